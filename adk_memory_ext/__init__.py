@@ -1,0 +1,54 @@
+"""Durable sessions and memory for Google ADK: one service and one plugin."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from adk_memory_ext.errors import (
+        CapabilityError,
+        ConfigurationError,
+        MemoryExtError,
+        SchemaVersionError,
+        StoreError,
+        StoreUnavailableError,
+    )
+    from adk_memory_ext.plugin import MemoryPlugin
+    from adk_memory_ext.service import DurableSessionService
+    from adk_memory_ext.service_uri import register
+
+__version__: Final = "0.1.0"
+
+__all__ = [
+    "CapabilityError",
+    "ConfigurationError",
+    "DurableSessionService",
+    "MemoryExtError",
+    "MemoryPlugin",
+    "SchemaVersionError",
+    "StoreError",
+    "StoreUnavailableError",
+    "__version__",
+    "register",
+]
+
+_MODULES: Final = {
+    "DurableSessionService": "service",
+    "MemoryPlugin": "plugin",
+    "register": "service_uri",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Imports a public name when it is first used: a tool that only needs one pays for one."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = importlib.import_module(f"{__name__}.{_MODULES.get(name, 'errors')}")
+    value = getattr(module, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,456 @@
+"""Database engines: which driver a URL means, and the pragmas that make SQLite safe.
+
+Every SQLite connection is opened with WAL, `BEGIN IMMEDIATE` for writes, a busy timeout,
+`foreign_keys`, `secure_delete` and temporary tables in memory; each is read back, because SQLite
+ignores a pragma that it cannot honour (https://www.sqlite.org/pragma.html).
+"""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import os
+import shlex
+import sqlite3
+from contextlib import closing
+from dataclasses import dataclass, fields
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
+from uuid import uuid4
+
+from adk_memory_ext.errors import ConfigurationError, SchemaVersionError, StoreUnavailableError
+
+try:
+    importlib.import_module("greenlet")  # SQLAlchemy's asyncio extension fails obscurely without
+    from sqlalchemy import event, func, inspect, select, table
+    from sqlalchemy.engine import URL, Connection, make_url
+    from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
+    from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+    from sqlalchemy.pool import AsyncAdaptedQueuePool
+except ImportError as error:
+    raise ConfigurationError(
+        f"{error.name} is not installed; install it with: pip install 'google-adk[db]'"
+    ) from error
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_ASYNC_DRIVERS: Final[Mapping[str, str]] = {
+    "sqlite": "aiosqlite",
+    "postgresql": "asyncpg",
+    "mysql": "aiomysql",
+    "mariadb": "aiomysql",
+}
+_EXTRAS: Final[Mapping[str, str]] = {
+    "sqlite": "",
+    "postgresql": "[postgresql]",
+    "mysql": "[mysql]",
+    "mariadb": "[mysql]",
+}
+# ADK keeps microseconds on the dialect that is called mysql, but whole seconds on the same server
+# as mariadb: then every append after a load is refused as stale (google-adk 2.13.0).
+_DIALECT_ALIASES: Final[Mapping[str, str]] = {"postgres": "postgresql", "mariadb": "mysql"}
+_SQLITE_HEADER: Final = b"SQLite format 3\x00"
+_COUNTED: Final = ("sessions", "events")
+_LONGEST_BUSY_TIMEOUT: Final = timedelta(milliseconds=2**31 - 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatabaseOptions:
+    """How a database is opened.
+
+    Raises:
+        ConfigurationError: When an option has no meaning; nothing was opened.
+    """
+
+    synchronous: Literal["FULL", "NORMAL"] = "FULL"
+    """SQLite: `FULL` syncs the WAL at every commit, so that what was acknowledged survives a power
+    cut. `NORMAL` gives that up for speed: a killed process still loses nothing, but a power cut may
+    lose the last commits (never the file). Ignored on other databases."""
+    busy_timeout: timedelta = timedelta(seconds=60)
+    """SQLite: how long a write waits for another process's write before it fails."""
+    pool_size: int = 10
+    """Servers: connections that are kept open."""
+    max_overflow: int = 20
+    """Servers: connections that may be opened beyond these under load."""
+    pool_timeout: timedelta = timedelta(seconds=30)
+    """Servers: how long an operation waits for a connection."""
+    schema: str | None = None
+    """PostgreSQL: the schema that holds the tables, ADK's and ours; it must exist. None: the
+    user's default one."""
+
+    @classmethod
+    def from_mapping(cls, options: Mapping[str, Any]) -> DatabaseOptions:
+        """Returns the options, naming an unknown one and those that exist."""
+        known = {field.name for field in fields(cls)}
+        if unknown := sorted(set(options) - known):
+            raise ConfigurationError(
+                f"Unknown option {unknown[0]!r}; there are {', '.join(sorted(known))}."
+            )
+        return cls(**options)
+
+    def connect_arguments(self, dialect: str) -> dict[str, Any]:
+        """Returns what the driver of a server is given at each connect."""
+        if self.schema is None:
+            return {}
+        if dialect != "postgresql":
+            raise ConfigurationError("The option schema is for PostgreSQL only.")
+        return {"server_settings": {"search_path": self.schema}}
+
+    def __post_init__(self) -> None:
+        if self.synchronous not in ("FULL", "NORMAL"):
+            raise ConfigurationError(
+                f"synchronous must be 'FULL' or 'NORMAL', not {self.synchronous!r}."
+            )
+        if not isinstance(self.busy_timeout, timedelta):
+            raise ConfigurationError(
+                f"busy_timeout must be a timedelta, not {self.busy_timeout!r}."
+            )
+        if not timedelta(0) <= self.busy_timeout <= _LONGEST_BUSY_TIMEOUT:
+            raise ConfigurationError(
+                f"busy_timeout must be between 0 and {_LONGEST_BUSY_TIMEOUT.days} days."
+            )
+
+
+def parse_url(url: str) -> URL:
+    """Returns the SQLAlchemy URL that `url` means, with an asynchronous driver.
+
+    An empty URL means a database in memory that lives as long as its service. `sqlite:///`,
+    `postgresql://`, `postgres://`, `mysql://` and `mariadb://` get the driver that this package
+    uses; a relative SQLite path is relative to the working directory, as everywhere in SQLAlchemy.
+
+    Raises:
+        ConfigurationError: When the URL cannot be read, names a synchronous driver or one that is
+            not installed; nothing was opened.
+    """
+    url = url or "sqlite://"
+    try:
+        parsed = make_url(url)
+    except (ArgumentError, ValueError):
+        # The cause is left out: SQLAlchemy quotes what it took for the port, perhaps a password.
+        raise ConfigurationError(
+            "The database URL cannot be read; it looks like"
+            " sqlite:///.sessions/sessions.db or postgresql://user@host/database."
+        ) from None
+    dialect, _, driver = parsed.drivername.lower().partition("+")
+    dialect = _DIALECT_ALIASES.get(dialect, dialect)
+    if dialect not in _ASYNC_DRIVERS:
+        raise ConfigurationError(
+            f"No support for {dialect!r} databases; use one of {', '.join(_ASYNC_DRIVERS)}."
+        )
+    driver = driver or _ASYNC_DRIVERS[dialect]
+    parsed = parsed.set(drivername=f"{dialect}+{driver}")
+    _require_async_driver(parsed, dialect)
+    if dialect == "sqlite":
+        _refuse_more_than_a_path(parsed, has_query="?" in url)
+    elif "@" in (parsed.host or ""):
+        raise ConfigurationError("The URL has two @; in a user name or a password it is %40.")
+    if driver == "asyncpg" and "sslmode" in parsed.query:
+        # What libpq calls `sslmode`, with the same values, asyncpg's connect() calls `ssl`.
+        mode = parsed.query["sslmode"]
+        parsed = parsed.difference_update_query(["sslmode"]).update_query_dict({"ssl": mode})
+    return parsed
+
+
+def _require_async_driver(url: URL, dialect: str) -> None:
+    """Raises ConfigurationError unless the driver of `url` is installed and asynchronous."""
+    ours = f"{dialect}+{_ASYNC_DRIVERS[dialect]}"
+    try:
+        is_async = url.get_dialect().is_async
+        if is_async:
+            url.get_dialect().import_dbapi()
+    except (NoSuchModuleError, ValueError) as error:
+        raise ConfigurationError(
+            f"SQLAlchemy knows no driver {url.drivername!r}; use {ours}://"
+        ) from error
+    except ImportError as error:
+        raise ConfigurationError(
+            f"The driver of {url.drivername}:// is not installed; "
+            + (
+                f"install it with: pip install 'adk-memory-ext{_EXTRAS[dialect]}'"
+                if url.drivername == ours
+                else f"install it, or use {ours}://"
+            )
+        ) from error
+    if not is_async:
+        raise ConfigurationError(f"{url.drivername}:// names a synchronous driver; use {ours}://")
+
+
+def _refuse_more_than_a_path(url: URL, *, has_query: bool) -> None:
+    """Raises ConfigurationError for a SQLite URL that says more than where the file is."""
+    if url.host or url.username or url.password or url.port:
+        raise ConfigurationError(
+            "A SQLite URL has three slashes before a relative path and four before an absolute"
+            " one: sqlite:///folder/file.db, sqlite:////folder/file.db"
+        )
+    if has_query:
+        raise ConfigurationError(
+            "A SQLite URL takes no parameters (give them as options, as in busy_timeout=…);"
+            " a question mark in a file name is %3F."
+        )
+    if "\0" in (url.database or ""):
+        raise ConfigurationError("A file name cannot hold a NUL character.")
+
+
+def sqlite_path(url: URL) -> Path | None:
+    """Returns the file that a SQLite URL names; None for memory and for other databases."""
+    if url.get_backend_name() != "sqlite" or url.database in (None, "", ":memory:"):
+        return None
+    return Path(str(url.database))
+
+
+def open_engine(url: URL, options: DatabaseOptions) -> AsyncEngine:
+    """Returns an engine over `url`; the caller disposes of it.
+
+    On SQLite the parent folder is created (mode 0700) and the file too (0600), after a look at
+    what an existing file is.
+
+    Raises:
+        ConfigurationError: When the folder cannot be written or the file is no database.
+        SchemaVersionError: When the tables in the file are of another layout; nothing was touched.
+    """
+    if url.get_backend_name() != "sqlite":
+        return create_async_engine(url, pool_pre_ping=True)
+    path = sqlite_path(url)
+    if path is not None:
+        refuse_foreign_file(path)
+        create_file(path)
+        engine = create_async_engine(url, poolclass=AsyncAdaptedQueuePool)
+    else:
+        engine = _open_memory()
+    event.listen(
+        engine.sync_engine,
+        "connect",
+        lambda connection, _record: set_pragmas(connection, options, in_memory=path is None),
+    )
+    event.listen(engine.sync_engine, "begin", _begin)
+    return engine
+
+
+def _open_memory() -> AsyncEngine:
+    """Returns an engine over a database in memory that lives until the engine is disposed of.
+
+    SQLAlchemy closes the connection of a task that is cancelled, and a database that lived in it
+    would be lost; so it lives in one that no task uses (https://www.sqlite.org/src/file/src/memdb.c).
+    """
+    if sqlite3.sqlite_version_info < (3, 36):
+        raise ConfigurationError(
+            f"A database in memory needs SQLite 3.36; this Python has {sqlite3.sqlite_version}."
+        )
+    name, query = f"file:/memext-{uuid4().hex}", {"vfs": "memdb", "uri": "true"}
+    owner = sqlite3.connect(f"{name}?vfs=memdb", uri=True, check_same_thread=False)
+    engine = create_async_engine(
+        URL.create("sqlite+aiosqlite", database=name, query=query),
+        poolclass=AsyncAdaptedQueuePool,
+        # One connection: readers and writers of such a database cannot pass each other.
+        pool_size=1,
+        max_overflow=0,
+        pool_timeout=None,
+    )
+    event.listen(engine.sync_engine, "engine_disposed", lambda _engine: owner.close())
+    return engine
+
+
+def _begin(connection: Connection) -> None:
+    """Begins a transaction that takes the write lock first, unless it is marked as read-only.
+
+    A deferred transaction that reads and then writes fails at once, without waiting, when another
+    one wrote in between (https://www.sqlite.org/isolation.html).
+    """
+    read_only = connection.get_execution_options().get("read_only", False)
+    connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")
+
+
+def set_pragmas(connection: Any, options: DatabaseOptions, *, in_memory: bool) -> None:
+    """Sets what makes a connection safe and reads each pragma back.
+
+    Raises:
+        ConfigurationError: When SQLite will not have one of them.
+    """
+    connection.isolation_level = None  # no implicit BEGIN; `_begin` says which one
+    wanted: dict[str, str | int] = {
+        "busy_timeout": int(options.busy_timeout.total_seconds() * 1000),
+        "foreign_keys": 1,
+        "journal_mode": "memory" if in_memory else "wal",
+        "secure_delete": 1,
+        "synchronous": {"NORMAL": 1, "FULL": 2}[options.synchronous],
+        "temp_store": 2,
+    }
+    cursor = connection.cursor()
+    try:
+        for pragma, value in wanted.items():
+            cursor.execute(f"PRAGMA {pragma}={value}")
+            cursor.fetchall()
+            cursor.execute(f"PRAGMA {pragma}")
+            (actual,) = cursor.fetchone()
+            if actual != value:
+                raise ConfigurationError(
+                    f"SQLite would not set {pragma} to {value}; it stays at {actual}."
+                )
+    finally:
+        cursor.close()
+
+
+def create_file(path: Path) -> None:
+    """Creates the file (0600) and the folders that are missing (0700), whatever the umask adds."""
+    try:
+        folders = (path.parent, *path.parent.parents)
+        for folder in reversed([folder for folder in folders if not folder.exists()]):
+            folder.mkdir(mode=0o700, exist_ok=True)
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+        # SQLite writes its WAL beside the file that a link leads to.
+        if not os.access(path.resolve().parent, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        raise ConfigurationError(
+            f"The database {str(path)!r} cannot be written ({error.strerror});"
+            " choose a folder that this process may write to."
+        ) from error
+
+
+def refuse_foreign_file(path: Path) -> None:
+    """Does nothing if `path` is missing, empty or holds tables that this package can use.
+
+    Raises:
+        ConfigurationError: When it is a folder, unreadable or no SQLite database.
+        SchemaVersionError: When its tables were made by ADK 1.x (schema v0) or by ADK's
+            `SqliteSessionService`. The file was only read.
+    """
+    try:
+        if not path.exists():
+            return
+        if not path.is_file():
+            raise ConfigurationError(
+                f"{str(path)!r} is not a file; name one, as in sqlite:///folder/file.db"
+            )
+        with path.open("rb") as file:
+            header = file.read(len(_SQLITE_HEADER))
+    except OSError as error:
+        raise ConfigurationError(
+            f"The database {str(path)!r} cannot be read ({error.strerror});"
+            " choose a file that this process may read."
+        ) from error
+    if not header:
+        return
+    if header != _SQLITE_HEADER:
+        raise ConfigurationError(
+            f"{str(path)!r} is not a SQLite database; choose another file name."
+        )
+    _refuse_foreign_tables(path)
+
+
+def _refuse_foreign_tables(path: Path) -> None:
+    events = _column_types(path).get("events", {})
+    if "actions" in events and "event_data" not in events:
+        source, target = (
+            shlex.quote(URL.create("sqlite", database=name).render_as_string())
+            for name in (str(path), f"{path}.new")
+        )
+        raise SchemaVersionError(
+            f"{str(path)!r} has the tables of ADK 1.x (schema v0); copy it into a new file with:"
+            f" adk migrate session --source_db_url={source} --dest_db_url={target}"
+        )
+    if events.get("timestamp") == "REAL":
+        raise SchemaVersionError(
+            f"{str(path)!r} has the tables of ADK's SqliteSessionService, which differ from those"
+            " of DatabaseSessionService; choose another file, or keep this one with"
+            " DurableSessionService(SqliteSessionService(path))."
+        )
+
+
+def _column_types(path: Path) -> dict[str, dict[str, str]]:
+    """Returns {table: {column: declared type}} of a SQLite file, without writing to it."""
+    sql = (
+        "SELECT m.name, p.name, upper(p.type) FROM sqlite_master AS m"
+        " JOIN pragma_table_info(m.name) AS p WHERE m.type = 'table'"
+    )
+    wal, journal = (_beside(path, suffix).exists() for suffix in ("-wal", "-journal"))
+    columns: dict[str, dict[str, str]] = {}
+    # `immutable` makes no -shm file, but sees the main file only (https://www.sqlite.org/uri.html):
+    # with a journal beside it, that may be half of a transaction, which SQLite recovers later.
+    for mode in ("immutable=1", "mode=ro") if wal else ("immutable=1",):
+        try:
+            for name, column, declared in _query(path, sql, mode):
+                columns.setdefault(name, {})[column] = declared
+        except sqlite3.DatabaseError as error:
+            if mode == "mode=ro" or not (wal or journal):
+                raise ConfigurationError(
+                    f"{str(path)!r} cannot be read as a SQLite database ({error}); restore it"
+                    " from a backup or choose another file."
+                ) from error
+        if "events" in columns:
+            break
+    return columns
+
+
+def _beside(path: Path, suffix: str) -> Path:
+    real = path.resolve()
+    return real.with_name(real.name + suffix)
+
+
+def _query(path: Path, sql: str, mode: str) -> list[Any]:
+    with closing(sqlite3.connect(f"{path.resolve().as_uri()}?{mode}", uri=True)) as connection:
+        return connection.execute(sql).fetchall()
+
+
+async def describe(url: str) -> dict[str, str]:
+    """Returns what a person wants to know of a database, in the order in which to print it.
+
+    A SQLite file that does not exist is not created.
+
+    Raises:
+        ConfigurationError: When the database cannot be used.
+        SchemaVersionError: When its tables are of another layout.
+        StoreUnavailableError: When it cannot be reached.
+    """
+    parsed = parse_url(url)
+    # Drivers take passwords as parameters too, so none is shown.
+    report = {"database": parsed.set(query={}).render_as_string(hide_password=True)}
+    path = sqlite_path(parsed)
+    if path is not None:
+        return report | _describe_file(path)
+    engine = open_engine(parsed, DatabaseOptions())
+    try:
+        async with engine.connect() as connection:
+            report |= await connection.run_sync(_describe)
+    except (DBAPIError, OSError, TypeError) as error:
+        raise StoreUnavailableError(
+            f"{report['database']} cannot be reached ({_first_cause(error)});"
+            " is the server running, and are host, user, database and parameters right?"
+        ) from error
+    finally:
+        await engine.dispose()
+    return report | {"status": "ready"}
+
+
+def _first_cause(error: BaseException) -> str:
+    """Returns the name of the driver's own error; its text may hold what was connected with."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return type(error).__name__
+
+
+def _describe(connection: Connection) -> dict[str, str]:
+    inspector = inspect(connection)
+    version = ".".join(str(part) for part in connection.dialect.server_version_info or ())
+    report = {"server": f"{connection.dialect.name} {version}"}
+    for name in _COUNTED:
+        if inspector.has_table(name):
+            count = connection.execute(select(func.count()).select_from(table(name))).scalar_one()
+            report[name] = f"{count:,}"
+    return report
+
+
+def _describe_file(path: Path) -> dict[str, str]:
+    """Describes a file without an engine, whose connections would turn it into WAL mode."""
+    refuse_foreign_file(path)
+    if not path.exists():
+        return {"status": "not there yet; the first session creates it"}
+    report = {"server": f"sqlite {sqlite3.sqlite_version}"}
+    mode = "mode=ro" if _beside(path, "-wal").exists() else "immutable=1"
+    for name in _COUNTED:
+        if name in _column_types(path):
+            ((count,),) = _query(path, f"SELECT count(*) FROM {name}", mode)  # noqa: S608
+            report[name] = f"{count:,}"
+    return report | {"status": "ready"}

@@ -1,0 +1,78 @@
+"""One tree of errors; each class says what state is left behind it.
+
+Errors of Google ADK (`StaleSessionError`, `AlreadyExistsError`, `SessionNotFoundError`) pass
+through untouched. Messages carry ids and keys, never values.
+"""
+
+from __future__ import annotations
+
+
+class MemoryExtError(Exception):
+    """Root of every error that this package raises itself."""
+
+
+class ConfigurationError(MemoryExtError, ValueError):
+    """The set-up is wrong: a URL, an option, a missing driver, a plugin without its service.
+
+    Raised before anything is opened or written. Retrying does not help; the message says what to
+    change.
+    """
+
+
+class CapabilityError(MemoryExtError, NotImplementedError):
+    """The wrapped session service cannot do what was asked, and its name is in the message.
+
+    Nothing was written.
+    """
+
+
+class StoreError(MemoryExtError):
+    """A database did not do what it should."""
+
+
+class StoreUnavailableError(StoreError):
+    """The database could not be reached, is locked or is full.
+
+    Nothing was written; retrying is safe.
+    """
+
+
+class SchemaVersionError(StoreError):
+    """The database holds tables of a layout that this version does not write.
+
+    Nothing was touched; the message names the command or the service to use.
+    """
+
+
+class CommitUnknownError(StoreError):
+    """The connection broke during COMMIT: everything was written, or nothing was.
+
+    Load the session and look; an event can be appended again under the same id without harm.
+    """
+
+
+class CorruptRecordError(StoreError):
+    """A stored record cannot be read; the message names it. Nothing was written."""
+
+
+class InvalidIdError(MemoryExtError, ValueError):
+    """An app name, user id, session id or event id is empty, too long or no text.
+
+    Nothing was written.
+    """
+
+
+class StateRejectedError(MemoryExtError, ValueError):
+    """A value cannot be kept; nothing of its event was written.
+
+    Args:
+        key: The key, or the path of the value inside it or inside the event.
+        reason: What is wrong with it; never the value.
+    """
+
+    def __init__(self, key: str, reason: str) -> None:
+        super().__init__(f"{key!r} {reason}; nothing was written.")
+        self.key = key
+        self.reason = reason
+        prefix = key.partition(":")[0]
+        self.scope = prefix if prefix in ("app", "user", "temp") else "session"

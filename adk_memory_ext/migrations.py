@@ -1,0 +1,136 @@
+"""Brings a database to the schema version of this code, once, however many processes start.
+
+A migration is a function that runs in one transaction with the record of its version. It names
+what it creates itself, so that a released one never changes; a test compares the outcome of all
+of them with `schema`.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from sqlalchemy import func, insert, inspect, literal, select, text
+
+from adk_memory_ext import adk_tables, schema
+from adk_memory_ext.errors import SchemaVersionError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from sqlalchemy.engine import Connection
+
+_LOCK: Final = 0x6D656D657874  # "memext"; one number for every database of a PostgreSQL server
+
+
+def prepare(connection: Connection) -> None:
+    """Creates ADK's tables and ours where they are missing, and applies open migrations.
+
+    Runs inside the caller's transaction, which must hold the database's write lock on SQLite.
+
+    Raises:
+        SchemaVersionError: When the tables are of ADK's schema v0, of `SqliteSessionService`, or
+            of a newer version of this package. Nothing was written.
+    """
+    _lock(connection)
+    _refuse_foreign_layout(connection)
+    version = applied_version(connection)
+    if version > schema.VERSION:
+        raise SchemaVersionError(
+            f"The database has version {version} of the memext tables and this package knows"
+            f" {schema.VERSION}; upgrade it with: pip install --upgrade adk-memory-ext"
+        )
+    adk_tables.metadata.create_all(connection)
+    schema.memext_migrations.create(connection, checkfirst=True)
+    _record_adk_version(connection)
+    for number in range(version + 1, schema.VERSION + 1):
+        MIGRATIONS[number](connection)
+        connection.execute(
+            insert(schema.memext_migrations).values(
+                version=number, applied_microseconds=time.time_ns() // 1000
+            )
+        )
+
+
+def is_prepared(connection: Connection) -> bool:
+    """Whether `prepare` has nothing to do; reads only."""
+    inspector = inspect(connection)
+    return (
+        applied_version(connection) == schema.VERSION
+        and set(adk_tables.metadata.tables) <= set(inspector.get_table_names())
+        and "event_data" in {column["name"] for column in inspector.get_columns("events")}
+    )
+
+
+def applied_version(connection: Connection) -> int:
+    """Returns the version of the memext tables; 0 when there are none."""
+    if not inspect(connection).has_table("memext_migrations"):
+        return 0
+    newest = connection.execute(select(func.max(schema.memext_migrations.c.version))).scalar()
+    return int(newest or 0)
+
+
+def _lock(connection: Connection) -> None:
+    """Has a second process wait until this transaction ends; SQLite's write lock does so itself."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(select(func.pg_advisory_xact_lock(literal(_LOCK))))
+    elif connection.dialect.name == "mysql":
+        connection.execute(select(func.get_lock("memext_migrations", 60)))
+
+
+def unlock(connection: Connection) -> None:
+    """Ends what `prepare` locked beyond its transaction: MySQL commits at each CREATE TABLE."""
+    if connection.dialect.name == "mysql":
+        connection.execute(select(func.release_lock("memext_migrations")))
+
+
+def _refuse_foreign_layout(connection: Connection) -> None:
+    inspector = inspect(connection)
+    if not inspector.has_table("events"):
+        return
+    columns = {column["name"]: column for column in inspector.get_columns("events")}
+    adk_tables.refuse_foreign_layout(
+        {name: str(column["type"]) for name, column in columns.items()},
+        where=connection.engine.url.render_as_string(hide_password=True),
+    )
+
+
+def _record_adk_version(connection: Connection) -> None:
+    """Leaves the mark by which ADK tells its schema v1 from v0."""
+    table = adk_tables.adk_internal_metadata
+    known = connection.execute(select(table.c.value).where(table.c.key == "schema_version"))
+    if known.scalar() is None:
+        connection.execute(
+            insert(table).values(key="schema_version", value=adk_tables.SCHEMA_VERSION)
+        )
+
+
+def _create_sequences(connection: Connection) -> None:
+    """Version 1: the order of events, and the order and titles of sessions."""
+    key = {"sqlite": "INTEGER NOT NULL", "postgresql": "BIGSERIAL NOT NULL"}.get(
+        connection.dialect.name, "BIGINT NOT NULL AUTO_INCREMENT"
+    )
+    number = "INTEGER" if connection.dialect.name == "sqlite" else "BIGINT"
+    without_rowid = " WITHOUT ROWID" if connection.dialect.name == "sqlite" else ""
+    for statement in (
+        f"""CREATE TABLE memext_sessions (
+            session_key {key}, app_name VARCHAR(128) NOT NULL, user_id VARCHAR(128) NOT NULL,
+            session_id VARCHAR(128) NOT NULL, incarnation BIGINT NOT NULL,
+            last_sequence BIGINT NOT NULL, content_sequence BIGINT NOT NULL,
+            newest_event_id VARCHAR(128), created_microseconds BIGINT NOT NULL,
+            updated_microseconds BIGINT NOT NULL, title VARCHAR(256), PRIMARY KEY (session_key),
+            CONSTRAINT memext_sessions_identity UNIQUE (app_name, user_id, session_id))""",
+        """CREATE INDEX memext_sessions_by_user
+            ON memext_sessions (app_name, user_id, updated_microseconds, session_key)""",
+        """CREATE INDEX memext_sessions_by_app
+            ON memext_sessions (app_name, updated_microseconds, session_key)""",
+        f"""CREATE TABLE memext_events (
+            session_key {number} NOT NULL, sequence BIGINT NOT NULL,
+            event_id VARCHAR(128) NOT NULL,
+            PRIMARY KEY (session_key, sequence)){without_rowid}""",
+    ):
+        connection.execute(text(statement))
+
+
+MIGRATIONS: Final[Mapping[int, Callable[[Connection], None]]] = {1: _create_sequences}
+"""What brings a database from the version before to each version."""

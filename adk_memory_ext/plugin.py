@@ -1,0 +1,274 @@
+"""`MemoryPlugin`: the one ADK plugin that brings what needs callbacks, part by part."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Final
+
+from google.adk.plugins.base_plugin import BasePlugin
+
+from adk_memory_ext.errors import ConfigurationError
+from adk_memory_ext.service import DurableSessionService
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from google.adk.agents.base_agent import BaseAgent
+    from google.adk.agents.callback_context import CallbackContext
+    from google.adk.agents.invocation_context import InvocationContext
+    from google.adk.events.event import Event
+    from google.adk.models.llm_request import LlmRequest
+    from google.adk.models.llm_response import LlmResponse
+    from google.adk.tools.base_tool import BaseTool
+    from google.adk.tools.tool_context import ToolContext
+    from google.genai import types
+
+PARTS: Final = ("turns", "recovery", "checkpoints", "profile", "history")
+"""The parts in the order in which each callback reaches them.
+
+A turn is taken before anything reads the session; what a crash left open is settled before a
+checkpoint is made of it; the profile joins the request before history is cut to its budget.
+"""
+
+_inside_tool: ContextVar[bool] = ContextVar("adk_memory_ext_inside_tool", default=False)
+
+
+class MemoryPlugin(BasePlugin):
+    """Runs the memory parts in their fixed order, over the Runner's `DurableSessionService`.
+
+    Takes no required argument and finds the service at `invocation_context.session_service`, so
+    that `adk web --extra_plugins adk_memory_ext.MemoryPlugin` works as well as
+    `App(plugins=[MemoryPlugin()])`. As among ADK's plugins, the first part that answers a callback
+    ends it. An agent that runs as an `AgentTool` has a session service of its own inside the tool
+    call and is left alone.
+
+    Args:
+        name: The plugin's name, unique within a Runner.
+        turns: A plugin to run as the first part.
+        recovery: A plugin to run after `turns`.
+        checkpoints: A plugin to run after `recovery`.
+        profile: A plugin to run after `checkpoints`.
+        history: A plugin to run last, when the model request is complete.
+    """
+
+    def __init__(
+        self,
+        name: str = "memory",
+        *,
+        turns: BasePlugin | None = None,
+        recovery: BasePlugin | None = None,
+        checkpoints: BasePlugin | None = None,
+        profile: BasePlugin | None = None,
+        history: BasePlugin | None = None,
+    ) -> None:
+        super().__init__(name=name)
+        given = dict(zip(PARTS, (turns, recovery, checkpoints, profile, history), strict=True))
+        self._parts = tuple(part for part in given.values() if part is not None)
+
+    @property
+    def parts(self) -> tuple[BasePlugin, ...]:
+        """The parts that are in use, in their order."""
+        return self._parts
+
+    async def on_user_message_callback(
+        self, *, invocation_context: InvocationContext, user_message: types.Content
+    ) -> types.Content | None:
+        """Refuses a Runner without a `DurableSessionService`, then asks the parts.
+
+        Raises:
+            ConfigurationError: When the Runner's session service is another one; ADK hands it on
+                as the cause of a `RuntimeError`. Nothing was stored.
+        """
+        _refuse_foreign_service(invocation_context)
+        answer: types.Content | None = await self._first(
+            "on_user_message_callback",
+            invocation_context=invocation_context,
+            user_message=user_message,
+        )
+        return answer
+
+    async def before_run_callback(
+        self, *, invocation_context: InvocationContext
+    ) -> types.Content | None:
+        """Refuses a Runner without a `DurableSessionService`, also for a resumed or live run."""
+        _refuse_foreign_service(invocation_context)
+        answer: types.Content | None = await self._first(
+            "before_run_callback", invocation_context=invocation_context
+        )
+        return answer
+
+    async def on_event_callback(
+        self, *, invocation_context: InvocationContext, event: Event
+    ) -> Event | None:
+        """Asks the parts, in order."""
+        answer: Event | None = await self._first(
+            "on_event_callback", invocation_context=invocation_context, event=event
+        )
+        return answer
+
+    async def after_run_callback(self, *, invocation_context: InvocationContext) -> None:
+        """Tells every part."""
+        await self._each("after_run_callback", invocation_context=invocation_context)
+
+    async def before_agent_callback(
+        self, *, agent: BaseAgent, callback_context: CallbackContext
+    ) -> types.Content | None:
+        """Asks the parts, in order."""
+        answer: types.Content | None = await self._first(
+            "before_agent_callback", agent=agent, callback_context=callback_context
+        )
+        return answer
+
+    async def after_agent_callback(
+        self, *, agent: BaseAgent, callback_context: CallbackContext
+    ) -> types.Content | None:
+        """Asks the parts, in order."""
+        answer: types.Content | None = await self._first(
+            "after_agent_callback", agent=agent, callback_context=callback_context
+        )
+        return answer
+
+    async def before_model_callback(
+        self, *, callback_context: CallbackContext, llm_request: LlmRequest
+    ) -> LlmResponse | None:
+        """Asks the parts, in order."""
+        answer: LlmResponse | None = await self._first(
+            "before_model_callback", callback_context=callback_context, llm_request=llm_request
+        )
+        return answer
+
+    async def after_model_callback(
+        self, *, callback_context: CallbackContext, llm_response: LlmResponse
+    ) -> LlmResponse | None:
+        """Asks the parts, in order."""
+        answer: LlmResponse | None = await self._first(
+            "after_model_callback", callback_context=callback_context, llm_response=llm_response
+        )
+        return answer
+
+    async def on_model_error_callback(
+        self, *, callback_context: CallbackContext, llm_request: LlmRequest, error: Exception
+    ) -> LlmResponse | None:
+        """Asks the parts, in order."""
+        answer: LlmResponse | None = await self._first(
+            "on_model_error_callback",
+            callback_context=callback_context,
+            llm_request=llm_request,
+            error=error,
+        )
+        return answer
+
+    async def before_tool_callback(
+        self, *, tool: BaseTool, tool_args: dict[str, Any], tool_context: ToolContext
+    ) -> dict[str, Any] | None:
+        """Asks the parts, in order."""
+        # ADK runs each tool call in a task of its own, which keeps this mark to the call.
+        _inside_tool.set(True)
+        answer: dict[str, Any] | None = await self._first(
+            "before_tool_callback", tool=tool, tool_args=tool_args, tool_context=tool_context
+        )
+        return answer
+
+    async def after_tool_callback(
+        self,
+        *,
+        tool: BaseTool,
+        tool_args: dict[str, Any],
+        tool_context: ToolContext,
+        result: dict[str, Any],
+    ) -> dict[str, Any] | None:
+        """Asks the parts, in order."""
+        answer: dict[str, Any] | None = await self._first(
+            "after_tool_callback",
+            tool=tool,
+            tool_args=tool_args,
+            tool_context=tool_context,
+            result=result,
+        )
+        return answer
+
+    async def on_tool_error_callback(
+        self,
+        *,
+        tool: BaseTool,
+        tool_args: dict[str, Any],
+        tool_context: ToolContext,
+        error: Exception,
+    ) -> dict[str, Any] | None:
+        """Asks the parts, in order."""
+        answer: dict[str, Any] | None = await self._first(
+            "on_tool_error_callback",
+            tool=tool,
+            tool_args=tool_args,
+            tool_context=tool_context,
+            error=error,
+        )
+        return answer
+
+    async def on_agent_error_callback(
+        self, *, agent: BaseAgent, callback_context: CallbackContext, error: Exception
+    ) -> None:
+        """Tells every part."""
+        await self._each(
+            "on_agent_error_callback", agent=agent, callback_context=callback_context, error=error
+        )
+
+    async def on_run_error_callback(
+        self, *, invocation_context: InvocationContext, error: Exception
+    ) -> None:
+        """Tells every part."""
+        await self._each(
+            "on_run_error_callback", invocation_context=invocation_context, error=error
+        )
+
+    async def close(self) -> None:
+        """Closes every part, the last one first, also when one of them fails.
+
+        Raises:
+            ExceptionGroup: With what failed, after every part was closed.
+        """
+        await _call_each(reversed(self._parts), "close")
+
+    async def _first(self, callback: str, **arguments: Any) -> Any:
+        """Returns the first answer that is not None; later parts are not asked."""
+        for part in self._parts_for(arguments):
+            answer = await getattr(part, callback)(**arguments)
+            if answer is not None:
+                return answer
+        return None
+
+    async def _each(self, callback: str, **arguments: Any) -> None:
+        """Calls every part; what failed is raised together when all were called."""
+        await _call_each(self._parts_for(arguments), callback, **arguments)
+
+    def _parts_for(self, arguments: dict[str, Any]) -> tuple[BasePlugin, ...]:
+        """Returns the parts; none inside an `AgentTool`, whose run is nobody's conversation."""
+        run = arguments.get("invocation_context")
+        if self._parts and run is None:
+            context = arguments.get("callback_context") or arguments["tool_context"]
+            run = context.get_invocation_context()
+        durable = run is not None and isinstance(run.session_service, DurableSessionService)
+        return self._parts if durable else ()
+
+
+async def _call_each(parts: Iterable[BasePlugin], callback: str, **arguments: Any) -> None:
+    failures: list[Exception] = []
+    for part in parts:
+        try:
+            await getattr(part, callback)(**arguments)
+        except Exception as error:  # noqa: BLE001  # raised below, after the other parts
+            failures.append(error)
+    if failures:
+        raise ExceptionGroup(f"{callback} failed in {len(failures)} part(s)", failures)
+
+
+def _refuse_foreign_service(invocation_context: InvocationContext) -> None:
+    """Raises ConfigurationError if a run has another session service and is no `AgentTool`'s."""
+    service = invocation_context.session_service
+    if isinstance(service, DurableSessionService) or _inside_tool.get():
+        return
+    raise ConfigurationError(
+        f"MemoryPlugin needs a DurableSessionService, but this Runner has a"
+        f" {type(service).__name__}; wrap it: DurableSessionService({type(service).__name__}(…)),"
+        " or start ADK with --session_service_uri memext+sqlite:///.sessions/sessions.db"
+    )

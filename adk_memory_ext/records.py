@@ -1,0 +1,58 @@
+"""Frozen values that pass between the parts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class SessionId:
+    """What names one session."""
+
+    app_name: str
+    user_id: str
+    session_id: str
+
+    def parameters(self) -> dict[str, Any]:
+        """Returns the parameters of a statement over this session's rows."""
+        return {
+            "app_name": self.app_name,
+            "user_id": self.user_id,
+            "session_id": self.session_id,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Revision:
+    """What a loaded session knows of the log: basis of optimistic concurrency."""
+
+    incarnation: int
+    """Tells a session from a later one of the same id."""
+    sequence: int
+    """The sequence of the newest event that was seen; 0 before the first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionSummary:
+    """One line of a list of sessions."""
+
+    app_name: str
+    user_id: str
+    session_id: str
+    title: str | None
+    """What the application called it; None until it does."""
+    last_update_time: float
+    """UTC epoch seconds of the newest event, or of the creation."""
+    state: dict[str, Any] | None
+    """Session-scope state; None unless it was asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionPage:
+    """A page of a list of sessions, newest update first."""
+
+    sessions: tuple[SessionSummary, ...]
+    """At most as many as were asked for."""
+    next: str | None
+    """Where the next page begins, for `after`; None on the last page."""

@@ -1,0 +1,312 @@
+"""`DurableSessionService`: the session service that an application puts into its Runner."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, runtime_checkable
+from weakref import WeakValueDictionary
+
+from google.adk.errors.already_exists_error import AlreadyExistsError
+from google.adk.sessions.base_session_service import (
+    BaseSessionService,
+    GetSessionConfig,
+    ListSessionsResponse,
+)
+
+from adk_memory_ext.errors import CapabilityError, StateRejectedError, StoreUnavailableError
+from adk_memory_ext.scoped_state import ScopedState
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from types import TracebackType
+
+    from google.adk.events.event import Event
+    from google.adk.sessions.session import Session
+
+    from adk_memory_ext.json_values import OnBadValue
+    from adk_memory_ext.records import SessionPage
+
+_CREATE_ATTEMPTS: Final = 5
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@runtime_checkable
+class ListsPages(Protocol):
+    """A session service with pages and titles; see `DurableSessionService`."""
+
+    async def list_sessions_page(
+        self,
+        app_name: str,
+        user_id: str | None = None,
+        *,
+        limit: int = 50,
+        after: str | None = None,
+        with_state: bool = False,
+    ) -> SessionPage:
+        """Returns a page of sessions, newest update first."""
+
+    async def set_session_title(
+        self, *, app_name: str, user_id: str, session_id: str, title: str | None
+    ) -> None:
+        """Gives a session a title."""
+
+
+class DurableSessionService(BaseSessionService):
+    """Makes the conversations of any wrapped ADK session service keep their order.
+
+    Use it wherever ADK takes a `BaseSessionService`. `from_url` opens a database of its own and
+    closes it again; `DurableSessionService(wrapped)` borrows a service that somebody else closes.
+
+    Over every wrapped service, what was appended last is read last, whatever the clock did.
+
+    Args:
+        wrapped: The service that stores the sessions.
+    """
+
+    def __init__(self, wrapped: BaseSessionService) -> None:
+        self._wrapped = wrapped
+        self._close_wrapped: Callable[[], Awaitable[None]] | None = None
+        self.state: Final = ScopedState(wrapped)
+        """Changes state from outside a turn."""
+        self._appending: WeakValueDictionary[tuple[str, str, str], asyncio.Lock] = (
+            WeakValueDictionary()
+        )
+
+    @classmethod
+    def from_url(
+        cls, url: str = "", *, on_bad_value: OnBadValue = "refuse", **options: Any
+    ) -> Self:
+        """Returns a service over the database at `url`, which it opens, owns and closes.
+
+        Args:
+            url: `sqlite:///folder/file.db` (the folder is created, 0700, and the file, 0600),
+                `postgresql://user@host/database`, `mysql://…` or `mariadb://…`, also with
+                the name of an asynchronous driver (`sqlite+aiosqlite:///…`). Empty: a database in
+                memory that is gone with the service.
+            on_bad_value: What to do with a value that no JSON text can hold (NaN, NUL, a lone
+                surrogate, bytes, …): `refuse` it with a `StateRejectedError`, or `replace` it by
+                the nearest one and list its path in the event's
+                `custom_metadata["memext_replaced"]`.
+            **options: The fields of `adk_memory_ext.database.DatabaseOptions`.
+
+        Raises:
+            ConfigurationError: When the URL or an option is wrong, a driver is not installed, the
+                folder cannot be written or the file is no database. Nothing was written.
+            SchemaVersionError: When the file has tables of another layout. It was only read.
+        """
+        from adk_memory_ext.sql_sessions import SqlSessionService
+
+        wrapped = SqlSessionService.from_url(url, on_bad_value=on_bad_value, **options)
+        service = cls(wrapped)
+        service._close_wrapped = wrapped.close
+        return service
+
+    @property
+    def wrapped(self) -> BaseSessionService:
+        """The service that stores the sessions."""
+        return self._wrapped
+
+    async def create_session(
+        self,
+        *,
+        app_name: str,
+        user_id: str,
+        state: dict[str, Any] | None = None,
+        session_id: str | None = None,
+    ) -> Session:
+        """Creates a session and returns it, with app and user state merged in.
+
+        Raises:
+            AlreadyExistsError: When the user has a session of that id. Nothing was written.
+        """
+        return await self._wrapped.create_session(
+            app_name=app_name, user_id=user_id, state=state, session_id=session_id
+        )
+
+    async def get_session(
+        self,
+        *,
+        app_name: str,
+        user_id: str,
+        session_id: str,
+        config: GetSessionConfig | None = None,
+    ) -> Session | None:
+        """Returns the session with its events in the order of their append; None if unknown."""
+        return await self._wrapped.get_session(
+            app_name=app_name, user_id=user_id, session_id=session_id, config=config
+        )
+
+    async def get_or_create_session(
+        self,
+        *,
+        app_name: str,
+        user_id: str,
+        session_id: str,
+        state: dict[str, Any] | None = None,
+    ) -> Session:
+        """Returns the session, creating it first if it is unknown.
+
+        Of several callers at once, in one process or in several, one creates the session and all
+        return it. `state` is used by the one that creates it and ignored by the others.
+
+        Raises:
+            StoreUnavailableError: When the session was deleted as often as it was created.
+        """
+        for _attempt in range(_CREATE_ATTEMPTS):
+            session = await self.get_session(
+                app_name=app_name, user_id=user_id, session_id=session_id
+            )
+            if session is not None:
+                return session
+            try:
+                return await self.create_session(
+                    app_name=app_name, user_id=user_id, state=state, session_id=session_id
+                )
+            except AlreadyExistsError:
+                continue
+        raise StoreUnavailableError(
+            f"Session {session_id!r} was created and deleted by others {_CREATE_ATTEMPTS} times"
+            " in a row; nothing was written."
+        )
+
+    async def list_sessions(
+        self, *, app_name: str, user_id: str | None = None
+    ) -> ListSessionsResponse:
+        """Returns the sessions of a user, or of all users, without events, oldest update first."""
+        return await self._wrapped.list_sessions(app_name=app_name, user_id=user_id)
+
+    async def list_sessions_page(
+        self,
+        app_name: str,
+        user_id: str | None = None,
+        *,
+        limit: int = 50,
+        after: str | None = None,
+        with_state: bool = False,
+    ) -> SessionPage:
+        """Returns a page of the sessions of a user, or of all users, newest update first.
+
+        Sessions of equal time are ordered by their creation, so that pages neither repeat nor skip
+        one. What plain ADK wrote to the same database is in the order once this service has
+        started or used that session.
+
+        Args:
+            app_name: The app.
+            user_id: The user; None for all users.
+            limit: Sessions on a page, at least 1.
+            after: `next` of the page before; None for the first page.
+            with_state: Read session-scope state too.
+
+        Raises:
+            CapabilityError: When the wrapped service has no pages.
+            ConfigurationError: When `limit` or `after` has no meaning.
+        """
+        if not isinstance(self._wrapped, ListsPages):
+            raise CapabilityError(
+                f"{type(self._wrapped).__name__} has no pages; use list_sessions."
+            )
+        return await self._wrapped.list_sessions_page(
+            app_name, user_id, limit=limit, after=after, with_state=with_state
+        )
+
+    async def set_session_title(
+        self, *, app_name: str, user_id: str, session_id: str, title: str | None
+    ) -> None:
+        """Gives a session a title for lists (at most 256 characters); None takes it away.
+
+        Raises:
+            CapabilityError: When the wrapped service has no titles.
+            SessionNotFoundError: When there is no such session.
+            InvalidIdError: When the title is too long or no text. Nothing was written.
+        """
+        if not isinstance(self._wrapped, ListsPages):
+            raise CapabilityError(f"{type(self._wrapped).__name__} has no titles.")
+        await self._wrapped.set_session_title(
+            app_name=app_name, user_id=user_id, session_id=session_id, title=title
+        )
+
+    async def delete_session(self, *, app_name: str, user_id: str, session_id: str) -> None:
+        """Deletes the session and its events; does nothing if it is unknown."""
+        await self._wrapped.delete_session(
+            app_name=app_name, user_id=user_id, session_id=session_id
+        )
+
+    async def get_user_state(self, *, app_name: str, user_id: str) -> dict[str, Any]:
+        """Returns the user's state, keys without `user:`; empty if there is none.
+
+        Raises:
+            NotImplementedError: When the wrapped service cannot tell.
+        """
+        return await self._wrapped.get_user_state(app_name=app_name, user_id=user_id)
+
+    async def append_event(self, session: Session, event: Event) -> Event:
+        """Appends the event to the log and to `session`, and applies its state delta.
+
+        When the call returns, the event is stored; when it raises, nothing of it is. The event's
+        time is raised to one microsecond above the last one where it would otherwise be read
+        back in another order (equal times, a clock set back); the returned event carries the time
+        as stored. Partial events are returned and not stored, as everywhere in ADK.
+
+        Raises:
+            StateRejectedError: When the event's time lies outside the years 1 to 9999.
+            StaleSessionError: When somebody else appended since `session` was loaded.
+        """
+        if event.partial or getattr(self._wrapped, "keeps_order", False):
+            return await self._wrapped.append_event(session, event)
+        # Tasks may share `session`: each takes its time after the append before it.
+        key = session.app_name, session.user_id, session.id
+        lock = self._appending.setdefault(key, asyncio.Lock())
+        async with lock:
+            event.timestamp = _time_in_order(session, event)
+            return await self._wrapped.append_event(session, event)
+
+    async def flush(self) -> None:
+        """Has the wrapped service write out what it buffers; ours buffers nothing."""
+        await self._wrapped.flush()
+
+    async def close(self) -> None:
+        """Closes what `from_url` opened; a borrowed service stays open. May be called twice."""
+        close, self._close_wrapped = self._close_wrapped, None
+        if close is not None:
+            await close()
+
+    async def __aenter__(self) -> Self:
+        """Returns the service."""
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Closes the service."""
+        await self.close()
+
+
+def _time_in_order(session: Session, event: Event) -> float:
+    """Returns the event's time, raised above the last one that `session` knows of.
+
+    ADK's services read events by time, and databases keep microseconds, so order is judged on
+    these.
+    """
+    last = _microseconds(session.last_update_time)
+    if session.events:
+        last = max(last, _microseconds(session.events[-1].timestamp))
+    try:
+        if _microseconds(event.timestamp) > last:
+            return event.timestamp
+        later = (last + 1) / 1_000_000
+        # From the year 2242 on, the next float may be more than a microsecond away.
+        return later if _microseconds(later) > last else math.nextafter(later, math.inf)
+    except (ValueError, OverflowError) as error:
+        raise StateRejectedError(
+            "timestamp", "is no number of seconds since 1970 between the years 1 and 9999"
+        ) from error
+
+
+def _microseconds(timestamp: float) -> int:
+    """Returns a time as databases keep it: rounded like Python's `datetime`, which ADK stores."""
+    return (datetime.fromtimestamp(timestamp, UTC) - _EPOCH) // timedelta(microseconds=1)

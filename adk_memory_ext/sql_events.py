@@ -1,0 +1,197 @@
+"""Appending one event: the log, the state of three scopes and the revision, in one transaction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from google.adk.errors import StaleSessionError
+from google.adk.errors.session_not_found_error import SessionNotFoundError
+from sqlalchemy.exc import IntegrityError as AnyIntegrityError
+
+from adk_memory_ext.records import Revision
+from adk_memory_ext.sql_store import (
+    ForeignRowsError,
+    Head,
+    adopt,
+    apply_changes,
+    change_scope,
+    decode_state,
+    read_head,
+    stored_event,
+)
+from adk_memory_ext.state_changes import MISSING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from adk_memory_ext.records import SessionId
+    from adk_memory_ext.state_changes import StateChange
+    from adk_memory_ext.statements import Transaction
+
+MICROSECONDS: Final = 1_000_000
+REMOVED: Final = "memext_removed"
+"""Where an event's `custom_metadata` lists the keys that it removed. The delta itself says None for
+them, which is as near as plain ADK comes to a removal."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewEvent:
+    """An event made ready for its transaction."""
+
+    id: str
+    invocation_id: str
+    timestamp: float
+    """UTC epoch seconds, before it is put in order."""
+    data: dict[str, Any]
+    """Its JSON form without `timestamp` and `actions.state_delta`."""
+    app_changes: Mapping[str, StateChange]
+    user_changes: Mapping[str, StateChange]
+    session_changes: Mapping[str, StateChange]
+    """What it does to each scope, keys without prefixes."""
+    is_housekeeping: bool
+    """Whether it applies to a session that has moved on: it has no content, or is a summary."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the writer knew of the log."""
+
+    revision: Revision | None
+    """As loaded from this store; None for a session object from elsewhere."""
+    last_event_id: str | None
+    last_update_time: float
+    """What a session object from elsewhere says instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """What came of an append."""
+
+    timestamp: float
+    """The event's time as stored."""
+    revision: Revision | None
+    """What the writer has seen now; None if it stays as it was, behind the others."""
+    outcome: dict[str, Any]
+    """What each key of the delta became, with prefixes; removed keys are `MISSING`."""
+    data: dict[str, Any]
+    """The stored JSON form, without `timestamp`."""
+
+
+class DuplicateEventError(Exception):
+    """There is an event of this id in the session; the transaction must be rolled back."""
+
+
+def append_event(tx: Transaction, session: SessionId, seen: Seen, event: NewEvent) -> Appended:
+    """Appends the event to the log and applies its changes.
+
+    Raises:
+        SessionNotFoundError: When there is no such session.
+        StaleSessionError: When the writer has not seen all content of the log, or has seen that of
+            an earlier session of the same id.
+        DuplicateEventError: When the event's id is taken.
+    """
+    head = _locked_head(tx, session)
+    if head is None:
+        raise SessionNotFoundError(f"Session {session.session_id} not found.")
+    is_stale = _is_stale(tx, head, seen)
+    if is_stale and stored_event(tx, session, event.id) is not None:
+        raise DuplicateEventError
+    known = seen.revision
+    if known is not None and known.incarnation != head.incarnation:
+        raise StaleSessionError(
+            f"Session {session.session_id} was deleted and created again since it was loaded."
+        )
+    if is_stale and not event.is_housekeeping:
+        raise StaleSessionError(
+            f"Session {session.session_id} has events that this copy has not seen; load it again."
+        )
+    timestamp, microseconds = _time_in_order(event.timestamp, head.newest)
+    parameters = {
+        **session.parameters(),
+        "session_key": head.key,
+        "sequence": head.last_sequence + 1,
+        "content_sequence": (
+            head.content_sequence if event.is_housekeeping else head.last_sequence + 1
+        ),
+        "event_id": event.id,
+        "newest_event_id": event.id,
+        "invocation_id": event.invocation_id,
+        "time": tx.time(microseconds),
+        "microseconds": microseconds,
+    }
+    outcome = _change_scopes(tx, session, event)
+    if event.session_changes:
+        state = decode_state(head.state)
+        outcome.update(apply_changes(state, event.session_changes))
+        parameters["state"] = tx.json(state)
+    data = with_delta(event.data, outcome)
+    parameters["event_data"] = f'{tx.json(data)[:-1]}, "timestamp": {timestamp!r}}}'
+    _write(tx, parameters)
+    revision = None if is_stale else Revision(head.incarnation, head.last_sequence + 1)
+    return Appended(timestamp, revision, outcome, data)
+
+
+def with_delta(data: Mapping[str, Any], outcome: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns an event's JSON form with what its changes came to."""
+    delta = {key: None if value is MISSING else value for key, value in outcome.items()}
+    whole = {**data, "actions": {**data.get("actions", {}), "state_delta": delta}}
+    removed = [key for key, value in outcome.items() if value is MISSING]
+    if removed:
+        whole["custom_metadata"] = {**(data.get("custom_metadata") or {}), REMOVED: removed}
+    return whole
+
+
+def _locked_head(tx: Transaction, session: SessionId) -> Head | None:
+    try:
+        return read_head(tx, session, lock=True)
+    except ForeignRowsError:
+        adopt(tx, session)
+        return read_head(tx, session, lock=True, check=False)
+
+
+def _is_stale(tx: Transaction, head: Head, seen: Seen) -> bool:
+    """Whether the log holds content that the writer has not seen."""
+    if seen.revision is not None:
+        return seen.revision.sequence < head.content_sequence
+    # A session object that this store did not make (rebuilt from JSON, say) is judged as ADK does.
+    if round(seen.last_update_time * MICROSECONDS) >= head.updated:
+        return False
+    last = tx.rows("last_event_id", {"session_key": head.key})
+    return (last[0][0] if last else None) != seen.last_event_id
+
+
+def _time_in_order(timestamp: float, newest: int | None) -> tuple[float, int]:
+    """Returns the time to store, in seconds and in microseconds.
+
+    Plain ADK reads events by time and then by id, which is random; it keeps microseconds.
+    """
+    microseconds = round(timestamp * MICROSECONDS)
+    if newest is None or microseconds > newest:
+        return timestamp, microseconds
+    return (newest + 1) / MICROSECONDS, newest + 1
+
+
+def _change_scopes(tx: Transaction, session: SessionId, event: NewEvent) -> dict[str, Any]:
+    outcome: dict[str, Any] = {}
+    for scope, changes in (("app", event.app_changes), ("user", event.user_changes)):
+        if changes:
+            state = change_scope(tx, scope, session, changes)
+            outcome |= {f"{scope}:{key}": state.get(key, MISSING) for key in changes}
+    return outcome
+
+
+def _write(tx: Transaction, parameters: dict[str, Any]) -> None:
+    """Writes the rows of the append: in one statement on PostgreSQL, in four elsewhere."""
+    change = "save" if "state" in parameters else "touch"
+    if tx.dialect == "postgresql":
+        if not tx.run(f"append_{change}", parameters):
+            raise DuplicateEventError
+        return
+    try:
+        tx.run("insert_event", parameters)
+    except (AnyIntegrityError, tx.integrity_error) as error:
+        raise DuplicateEventError from error
+    tx.run("insert_sequence", parameters)
+    tx.run(f"{change}_session", parameters)
+    tx.run("update_link", parameters)

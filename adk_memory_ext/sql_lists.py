@@ -1,0 +1,209 @@
+"""Lists of sessions: ADK's whole one, and pages in the order of the last update."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import secrets
+from typing import TYPE_CHECKING, Any, Final
+
+from sqlalchemy import and_, insert, literal, or_, select, update
+
+from adk_memory_ext.adk_tables import app_states, sessions, user_states
+from adk_memory_ext.errors import ConfigurationError
+from adk_memory_ext.records import SessionPage, SessionSummary
+from adk_memory_ext.schema import memext_sessions
+from adk_memory_ext.sql_store import decode_state, merged_state
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sqlalchemy import ColumnElement
+
+    from adk_memory_ext.records import SessionId
+    from adk_memory_ext.statements import Transaction
+
+_MICROSECONDS: Final = 1_000_000
+
+
+def all_sessions(tx: Transaction, app_name: str, user_id: str | None) -> Iterator[dict[str, Any]]:
+    """Yields the fields of each session without events, oldest update first, as ADK orders them."""
+    query = (
+        select(sessions.c.user_id, sessions.c.id, sessions.c.state, sessions.c.update_time)
+        .where(_own(sessions.c.app_name, sessions.c.user_id, app_name, user_id))
+        .order_by(sessions.c.update_time, sessions.c.user_id, sessions.c.id)
+    )
+    app_state = _app_state(tx, app_name)
+    user_states_by_id = _user_states(tx, app_name, user_id)
+    for row in tx.connection.execute(query):
+        yield {
+            "app_name": app_name,
+            "user_id": row.user_id,
+            "id": row.id,
+            "state": merged_state(
+                app_state, user_states_by_id.get(row.user_id, {}), decode_state(row.state)
+            ),
+            "events": [],
+            "last_update_time": tx.microseconds(row.update_time) / _MICROSECONDS,
+        }
+
+
+def _own(
+    app: ColumnElement[str], user: ColumnElement[str], app_name: str, user_id: str | None
+) -> ColumnElement[bool]:
+    return app == app_name if user_id is None else and_(app == app_name, user == user_id)
+
+
+def _app_state(tx: Transaction, app_name: str) -> dict[str, Any]:
+    query = select(app_states.c.state).where(app_states.c.app_name == app_name)
+    text = tx.connection.execute(query).scalar()
+    return {} if text is None else decode_state(text)
+
+
+def _user_states(tx: Transaction, app_name: str, user_id: str | None) -> dict[str, dict[str, Any]]:
+    query = select(user_states.c.user_id, user_states.c.state).where(
+        _own(user_states.c.app_name, user_states.c.user_id, app_name, user_id)
+    )
+    return {row.user_id: decode_state(row.state) for row in tx.connection.execute(query)}
+
+
+def page(
+    tx: Transaction,
+    app_name: str,
+    user_id: str | None,
+    limit: int,
+    after: str | None,
+    *,
+    with_state: bool,
+) -> SessionPage:
+    """Returns a page of sessions, newest update first and newest session first among equals.
+
+    Raises:
+        ConfigurationError: When `limit` is below 1 or `after` is not what a page gave.
+    """
+    if limit < 1:
+        raise ConfigurationError("A page holds at least 1 session.")
+    link = memext_sessions.c
+    query = (
+        select(
+            link.session_key,
+            link.user_id,
+            link.session_id,
+            link.title,
+            link.updated_microseconds,
+            sessions.c.state if with_state else literal(None).label("state"),
+        )
+        .join_from(
+            memext_sessions,
+            sessions,
+            and_(
+                sessions.c.app_name == link.app_name,
+                sessions.c.user_id == link.user_id,
+                sessions.c.id == link.session_id,
+            ),
+        )
+        .where(_own(link.app_name, link.user_id, app_name, user_id))
+        .order_by(link.updated_microseconds.desc(), link.session_key.desc())
+        .limit(limit + 1)
+    )
+    if after is not None:
+        updated, key = _decode_cursor(after)
+        # Not a comparison of pairs: MySQL reads the whole index for one.
+        query = query.where(
+            link.updated_microseconds <= updated,
+            or_(link.updated_microseconds < updated, link.session_key < key),
+        )
+    rows = tx.connection.execute(query).all()
+    more = len(rows) > limit
+    rows = rows[:limit]
+    return SessionPage(
+        sessions=tuple(
+            SessionSummary(
+                app_name=app_name,
+                user_id=row.user_id,
+                session_id=row.session_id,
+                title=row.title,
+                last_update_time=row.updated_microseconds / _MICROSECONDS,
+                state=decode_state(row.state) if with_state else None,
+            )
+            for row in rows
+        ),
+        next=_encode_cursor(rows[-1].updated_microseconds, rows[-1].session_key) if more else None,
+    )
+
+
+def _encode_cursor(updated: int, key: int) -> str:
+    return base64.urlsafe_b64encode(f"{updated}.{key}".encode()).decode()
+
+
+def _decode_cursor(cursor: str) -> tuple[int, int]:
+    try:
+        updated, key = base64.urlsafe_b64decode(cursor.encode()).decode().split(".")
+        return int(updated), int(key)
+    except (ValueError, binascii.Error) as error:
+        raise ConfigurationError(
+            "`after` is not what a page of sessions gave as `next`."
+        ) from error
+
+
+def set_title(tx: Transaction, session: SessionId, title: str | None) -> bool:
+    """Sets the title of a session; False if there is no such session."""
+    link = memext_sessions.c
+    changed = tx.connection.execute(
+        update(memext_sessions)
+        .where(
+            link.app_name == session.app_name,
+            link.user_id == session.user_id,
+            link.session_id == session.session_id,
+        )
+        .values(title=title)
+    )
+    return changed.rowcount > 0
+
+
+def adopt_sessions(tx: Transaction) -> None:
+    """Takes sessions that plain ADK created or changed into the order of the lists.
+
+    Reads every session once; their events are taken in when the session is used.
+    """
+    link = memext_sessions.c
+    query = select(
+        sessions.c.app_name,
+        sessions.c.user_id,
+        sessions.c.id,
+        sessions.c.create_time,
+        sessions.c.update_time,
+        link.session_key,
+        link.updated_microseconds,
+    ).outerjoin_from(
+        sessions,
+        memext_sessions,
+        and_(
+            sessions.c.app_name == link.app_name,
+            sessions.c.user_id == link.user_id,
+            sessions.c.id == link.session_id,
+        ),
+    )
+    for row in tx.connection.execute(query).all():
+        updated = tx.microseconds(row.update_time)
+        if row.session_key is None:
+            tx.connection.execute(
+                insert(memext_sessions).values(
+                    app_name=row.app_name,
+                    user_id=row.user_id,
+                    session_id=row.id,
+                    incarnation=secrets.randbits(62),
+                    last_sequence=0,
+                    content_sequence=0,
+                    newest_event_id=None,
+                    created_microseconds=tx.microseconds(row.create_time),
+                    updated_microseconds=updated,
+                )
+            )
+        elif row.updated_microseconds != updated:
+            # Its events are still unseen, which their own check notices.
+            tx.connection.execute(
+                update(memext_sessions)
+                .where(link.session_key == row.session_key)
+                .values(updated_microseconds=updated)
+            )

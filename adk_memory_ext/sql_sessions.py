@@ -1,0 +1,420 @@
+"""`SqlSessionService`: ADK's session service over ADK's own tables, atomic and in order."""
+
+from __future__ import annotations
+
+import copy
+import uuid
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar
+
+from google.adk.errors import StaleSessionError
+from google.adk.errors.already_exists_error import AlreadyExistsError
+from google.adk.errors.session_not_found_error import SessionNotFoundError
+from google.adk.events.event import Event
+from google.adk.events.event_actions import EventActions
+from google.adk.sessions.base_session_service import (
+    BaseSessionService,
+    GetSessionConfig,
+    ListSessionsResponse,
+)
+from google.adk.sessions.session import Session
+from google.adk.sessions.state import State
+from pydantic import PrivateAttr
+
+from adk_memory_ext import database, sql_events, sql_lists, sql_store
+from adk_memory_ext.adk_tables import ID_LENGTH, NAME_LENGTH
+from adk_memory_ext.errors import InvalidIdError, StateRejectedError
+from adk_memory_ext.json_values import Normaliser, OnBadValue, is_storable
+from adk_memory_ext.records import Revision, SessionId, SessionPage
+from adk_memory_ext.server_database import ServerDatabase
+from adk_memory_ext.sql_events import (
+    MICROSECONDS,
+    REMOVED,
+    Appended,
+    DuplicateEventError,
+    NewEvent,
+    Seen,
+)
+from adk_memory_ext.sql_store import ForeignRowsError, LoadedSession
+from adk_memory_ext.sqlite_database import SqliteDatabase
+from adk_memory_ext.state_changes import MISSING
+from adk_memory_ext.stored_events import (
+    decode_event,
+    is_same,
+    match_stored,
+    new_event,
+    split_changes,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from adk_memory_ext.statements import Transaction
+
+T = TypeVar("T")
+
+
+class Database(Protocol):
+    """Runs functions in transactions."""
+
+    async def write(
+        self, work: Callable[[Transaction], T], then: Callable[[T], None] | None = None
+    ) -> T:
+        """Runs `work` alone, in a transaction that is committed when this returns.
+
+        `then` gets the result after the commit, also when the caller was cancelled meanwhile.
+        """
+
+    async def read(self, work: Callable[[Transaction], T]) -> T:
+        """Runs `work` over one moment of the database."""
+
+    async def close(self) -> None:
+        """Ends everything that was opened."""
+
+
+class StoredSession(Session):
+    """ADK's session, with the revision that was loaded: kept by copies, never shown or dumped."""
+
+    _revision: Revision | None = PrivateAttr(default=None)
+
+    @property
+    def revision(self) -> Revision | None:
+        """What this copy has seen of the log."""
+        return self._revision
+
+    def see(self, revision: Revision | None) -> None:
+        """Notes what this copy has seen of the log; None leaves it as it was."""
+        if revision is not None:
+            self._revision = revision
+
+
+class SqlSessionService(BaseSessionService):
+    """Stores sessions in the tables of ADK's `DatabaseSessionService`, which can read them too.
+
+    Args:
+        database: Where; closed by `close`.
+        on_bad_value: `refuse` raises `StateRejectedError` for a value that no JSON text can hold
+            (NaN, NUL, a lone surrogate, bytes, …); `replace` stores the nearest one instead and
+            lists its path in the event's `custom_metadata["memext_replaced"]`.
+    """
+
+    keeps_order: Final = True
+    """What was appended last is read last."""
+
+    def __init__(self, database: Database, *, on_bad_value: OnBadValue = "refuse") -> None:
+        self._database = database
+        self._on_bad_value: OnBadValue = on_bad_value
+        self._sessions_adopted = False
+
+    @classmethod
+    def from_url(cls, url: str, *, on_bad_value: OnBadValue = "refuse", **options: Any) -> Self:
+        """Returns a service over the database at `url`; see `DurableSessionService.from_url`."""
+        parsed = database.parse_url(url)
+        chosen = database.DatabaseOptions.from_mapping(options)
+        opened = (
+            SqliteDatabase(parsed, chosen)
+            if parsed.get_backend_name() == "sqlite"
+            else ServerDatabase(parsed, chosen)
+        )
+        return cls(opened, on_bad_value=on_bad_value)
+
+    async def create_session(
+        self,
+        *,
+        app_name: str,
+        user_id: str,
+        state: dict[str, Any] | None = None,
+        session_id: str | None = None,
+    ) -> Session:
+        """Stores a session and returns it; `temp:` keys are in the returned object only.
+
+        Raises:
+            AlreadyExistsError: When the user has a session of that id. Nothing was written.
+            InvalidIdError: When an id is empty, longer than 128 characters or no text.
+            StateRejectedError: When a value cannot be kept. Nothing was written.
+        """
+        identity = session_identity(
+            app_name, user_id, str(uuid.uuid4()) if session_id is None else session_id
+        )
+        changes = split_changes(state or {}, Normaliser(self._on_bad_value))
+        initial = sql_store.apply_changes({}, changes["session"])
+
+        def work(tx: Transaction) -> LoadedSession:
+            if sql_store.session_exists(tx, identity):
+                raise AlreadyExistsError(f"Session with id {identity.session_id} already exists.")
+            return sql_store.create_session(
+                tx,
+                identity,
+                app_changes=changes["app"],
+                user_changes=changes["user"],
+                session_state=initial,
+            )
+
+        session = _session(identity, await self._database.write(work))
+        session.state.update(
+            (key, value)
+            for key, value in (state or {}).items()
+            if str(key).startswith(State.TEMP_PREFIX)
+        )
+        return session
+
+    async def get_session(
+        self,
+        *,
+        app_name: str,
+        user_id: str,
+        session_id: str,
+        config: GetSessionConfig | None = None,
+    ) -> Session | None:
+        """Returns the session as it is at one moment, events in the order of their append."""
+        identity = session_identity(app_name, user_id, session_id)
+        limit = config.num_recent_events if config else None
+        after = None
+        if config and config.after_timestamp:
+            after = round(config.after_timestamp * MICROSECONDS)
+
+        def work(tx: Transaction, *, check: bool = True) -> StoredSession | None:
+            loaded = sql_store.load_session(tx, identity, limit=limit, after=after, check=check)
+            return None if loaded is None else _session(identity, loaded)
+
+        try:
+            return await self._database.read(work)
+        except ForeignRowsError:
+            await self._database.write(lambda tx: sql_store.adopt(tx, identity))
+            return await self._database.read(lambda tx: work(tx, check=False))
+
+    async def list_sessions(
+        self, *, app_name: str, user_id: str | None = None
+    ) -> ListSessionsResponse:
+        """Returns all sessions of a user, or of all users, without events, oldest update first."""
+        return await self._database.read(
+            lambda tx: ListSessionsResponse(
+                sessions=[
+                    Session.model_construct(**fields)
+                    for fields in sql_lists.all_sessions(tx, app_name, user_id)
+                ]
+            )
+        )
+
+    async def list_sessions_page(
+        self,
+        app_name: str,
+        user_id: str | None = None,
+        *,
+        limit: int = 50,
+        after: str | None = None,
+        with_state: bool = False,
+    ) -> SessionPage:
+        """Returns a page of sessions, newest update first; see `DurableSessionService`."""
+        if not self._sessions_adopted:
+            await self._database.write(sql_lists.adopt_sessions)
+            self._sessions_adopted = True
+        return await self._database.read(
+            lambda tx: sql_lists.page(tx, app_name, user_id, limit, after, with_state=with_state)
+        )
+
+    async def delete_session(self, *, app_name: str, user_id: str, session_id: str) -> None:
+        """Deletes the session and its events; does nothing if it is unknown."""
+        identity = session_identity(app_name, user_id, session_id)
+        await self._database.write(lambda tx: sql_store.delete_session(tx, identity))
+
+    async def get_user_state(self, *, app_name: str, user_id: str) -> dict[str, Any]:
+        """Returns the user's state, keys without `user:`; empty if there is none."""
+        identity = SessionId(app_name, user_id, "")
+        return await self._database.read(lambda tx: sql_store.user_state(tx, identity))
+
+    async def append_event(self, session: Session, event: Event) -> Event:
+        """Stores the event, applies its delta, and adds both to `session`.
+
+        The same event twice is one event. A writer who has not seen all content of the log is
+        refused; an event without content, or ADK's compaction event, is applied to the session as
+        it is by then.
+
+        Raises:
+            StaleSessionError: When somebody else appended content since `session` was loaded.
+            SessionNotFoundError: When there is no such session.
+            AlreadyExistsError: When the session has another event of this id.
+            InvalidIdError: When an id is empty, too long or no text.
+            StateRejectedError: When a value cannot be kept.
+            StoreUnavailableError: When the database cannot be written.
+
+            After each of these nothing of the event is stored, and neither `session` nor `event`
+            was changed.
+        """
+        if event.partial:
+            return event
+        identity = session_identity(session.app_name, session.user_id, session.id)
+        _check_id("event id", event.id, ID_LENGTH)
+        _check_id("invocation id", event.invocation_id or "-", NAME_LENGTH)
+        ready = new_event(event, self._on_bad_value)
+        seen = Seen(
+            getattr(session, "revision", None),
+            session.events[-1].id if session.events else None,
+            session.last_update_time,
+        )
+        try:
+            await self._database.write(
+                lambda tx: sql_events.append_event(tx, identity, seen, ready),
+                # Also when the caller was cancelled meanwhile: the session keeps up with the store.
+                lambda appended: _commit(session, event, appended),
+            )
+        except DuplicateEventError:
+            await self._accept_again(identity, ready, session, event)
+        return event
+
+    async def set_session_title(
+        self, *, app_name: str, user_id: str, session_id: str, title: str | None
+    ) -> None:
+        """Gives the session a title for lists, or takes it away; see `DurableSessionService`."""
+        identity = session_identity(app_name, user_id, session_id)
+        if title is not None:
+            _check_id("title", title, NAME_LENGTH)
+
+        def work(tx: Transaction) -> None:
+            sql_store.adopt(tx, identity)
+            if not sql_lists.set_title(tx, identity, title):
+                raise SessionNotFoundError(f"Session {session_id} not found.")
+
+        await self._database.write(work)
+
+    async def change_state(
+        self,
+        delta: Mapping[str, Any],
+        *,
+        app_name: str,
+        user_id: str | None,
+        session_id: str | None,
+    ) -> dict[str, Any]:
+        """Applies a delta without a turn; see `ScopedState.update`."""
+        if session_id is not None:
+            session = await self.get_session(
+                app_name=app_name,
+                user_id=user_id or "",
+                session_id=session_id,
+                config=GetSessionConfig(num_recent_events=0),
+            )
+            if session is None:
+                raise SessionNotFoundError(f"Session {session_id} not found.")
+            # The event that ADK's PATCH of a session appends.
+            event = Event(
+                invocation_id=f"p-{uuid.uuid4()}",
+                author="user",
+                actions=EventActions(state_delta=dict(delta)),
+            )
+            await self.append_event(session, event)
+            return {key: session.state[key] for key in delta if key in session.state}
+        changes = split_changes(delta, Normaliser(self._on_bad_value))
+        if changes["session"]:
+            raise StateRejectedError(next(iter(changes["session"])), "needs a session_id")
+        if changes["user"] and user_id is None:
+            raise StateRejectedError(f"user:{next(iter(changes['user']))}", "needs a user_id")
+        identity = session_identity(app_name, "-" if user_id is None else user_id, "-")
+
+        def work(tx: Transaction) -> dict[str, Any]:
+            return {
+                f"{scope}:{key}": state[key]
+                for scope in ("app", "user")
+                if changes[scope]
+                for state in (sql_store.change_scope(tx, scope, identity, changes[scope]),)
+                for key in changes[scope]
+                if key in state
+            }
+
+        return await self._database.write(work)
+
+    async def flush(self) -> None:
+        """Does nothing: what was acknowledged is stored."""
+
+    async def close(self) -> None:
+        """Closes the database. May be called twice."""
+        await self._database.close()
+
+    async def _accept_again(
+        self, identity: SessionId, ready: NewEvent, session: Session, event: Event
+    ) -> None:
+        """Takes a second delivery of a stored event for done.
+
+        Raises:
+            AlreadyExistsError: When the stored event is another one.
+        """
+        stored, head = await self._database.read(
+            lambda tx: (
+                sql_store.stored_event(tx, identity, event.id),
+                sql_store.read_head(tx, identity, lock=False, check=False),
+            )
+        )
+        if stored is None or head is None:
+            raise StaleSessionError(f"Session {identity.session_id} was deleted meanwhile.")
+        timestamp = float(stored.pop("timestamp"))
+        if not is_same(stored, ready):
+            raise AlreadyExistsError(
+                f"Session {identity.session_id} has another event with the id {event.id}."
+            )
+        if any(known.id == event.id for known in session.events):
+            event.timestamp = timestamp
+            return
+        removed = (stored.get("custom_metadata") or {}).get(REMOVED, [])
+        outcome = dict(stored["actions"]["state_delta"]) | dict.fromkeys(removed, MISSING)
+        is_last = head.updated == round(timestamp * MICROSECONDS)
+        revision = head.revision if is_last else None
+        _commit(session, event, Appended(timestamp, revision, outcome, stored))
+
+
+def session_identity(app_name: str, user_id: str, session_id: str) -> SessionId:
+    """Returns the identity, checked.
+
+    Raises:
+        InvalidIdError: When a part is empty, longer than ADK's columns or no text.
+    """
+    _check_id("app name", app_name, ID_LENGTH)
+    _check_id("user id", user_id, ID_LENGTH)
+    _check_id("session id", session_id, ID_LENGTH)
+    return SessionId(app_name, user_id, session_id)
+
+
+def _check_id(what: str, value: str, longest: int) -> None:
+    if not isinstance(value, str) or not value:
+        raise InvalidIdError(f"The {what} is empty; nothing was written.")
+    if len(value) > longest:
+        raise InvalidIdError(
+            f"The {what} has {len(value):,} characters, and ADK's tables hold {longest};"
+            " nothing was written."
+        )
+    if not is_storable(value):
+        raise InvalidIdError(
+            f"The {what} holds a NUL character or a lone surrogate; nothing was written."
+        )
+
+
+def _session(identity: SessionId, loaded: LoadedSession) -> StoredSession:
+    """Returns ADK's object; called in the reading thread, where decoding does not block a loop."""
+    session = StoredSession(
+        app_name=identity.app_name,
+        user_id=identity.user_id,
+        id=identity.session_id,
+        state=loaded.state(),
+        last_update_time=loaded.head.updated / MICROSECONDS,
+    )
+    session.events = [decode_event(text) for text in loaded.events]
+    session.see(loaded.head.revision)
+    return session
+
+
+def _commit(session: Session, event: Event, appended: Appended) -> None:
+    """Makes the objects in memory say what is stored."""
+    temporary = {
+        key: value
+        for key, value in event.actions.state_delta.items()
+        if key.startswith(State.TEMP_PREFIX)
+    }
+    match_stored(event, appended)
+    session.state.update(temporary)
+    for key, value in appended.outcome.items():
+        if value is MISSING:
+            session.state.pop(key, None)
+        else:
+            session.state[key] = copy.deepcopy(value)
+    session.events.append(event)
+    if appended.revision is not None:
+        session.last_update_time = round(appended.timestamp * MICROSECONDS) / MICROSECONDS
+        if isinstance(session, StoredSession):
+            session.see(appended.revision)

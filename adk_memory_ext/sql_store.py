@@ -1,0 +1,362 @@
+"""What a session service does with SQL: plain functions over one open transaction.
+
+The same functions run on every database; who opens the transaction, in which thread, is
+`database`'s business. All of them read ADK's rows under the lock of the transaction and write
+ADK's rows and ours together, so that either can be read alone.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from adk_memory_ext.errors import CorruptRecordError, StateRejectedError
+from adk_memory_ext.records import Revision
+from adk_memory_ext.state_changes import MISSING, UnfitValueError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from adk_memory_ext.records import SessionId
+    from adk_memory_ext.state_changes import StateChange
+    from adk_memory_ext.statements import Transaction
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What is stored of a session besides its events."""
+
+    state: str
+    """Session-scope state, a JSON object."""
+    key: int
+    """What names the session in our tables."""
+    incarnation: int
+    last_sequence: int
+    content_sequence: int
+    created: int
+    """UTC epoch microseconds."""
+    updated: int
+    """UTC epoch microseconds, as plain ADK would read it."""
+    newest: int | None
+    """Time of the event that plain ADK reads last, in UTC epoch microseconds; None without one."""
+
+    @property
+    def revision(self) -> Revision:
+        """What who reads the session now has seen."""
+        return Revision(self.incarnation, self.last_sequence)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedSession:
+    """A session as it was at one moment."""
+
+    head: Head
+    app_state: dict[str, Any]
+    user_state: dict[str, Any]
+    events: list[str]
+    """JSON texts, in the order of their append."""
+
+    def state(self) -> dict[str, Any]:
+        """Returns the state of all scopes, with prefixes."""
+        return merged_state(self.app_state, self.user_state, decode_state(self.head.state))
+
+
+class ForeignRowsError(Exception):
+    """Plain ADK wrote to this session since it was last seen: `adopt` it and try again."""
+
+
+def merged_state(
+    app_state: Mapping[str, Any], user_state: Mapping[str, Any], session_state: dict[str, Any]
+) -> dict[str, Any]:
+    """Returns one mapping with ADK's prefixes; changes and returns `session_state`."""
+    for key, value in app_state.items():
+        session_state["app:" + key] = value
+    for key, value in user_state.items():
+        session_state["user:" + key] = value
+    return session_state
+
+
+def decode_state(text: str) -> dict[str, Any]:
+    """Returns a stored state.
+
+    Raises:
+        CorruptRecordError: When it is no JSON object.
+    """
+    try:
+        state = json.loads(text)
+    except ValueError as error:
+        raise CorruptRecordError(f"A stored state is no JSON text ({error}).") from None
+    if not isinstance(state, dict):
+        raise CorruptRecordError("A stored state is no JSON object.")
+    return state
+
+
+def now_microseconds() -> int:
+    """Returns this machine's UTC epoch microseconds."""
+    return time.time_ns() // 1000
+
+
+def read_head(
+    tx: Transaction, session: SessionId, *, lock: bool, check: bool = True
+) -> Head | None:
+    """Returns the session's head; None if there is no such session.
+
+    Args:
+        tx: The transaction.
+        session: The session.
+        lock: Keep others from changing the session until the transaction ends.
+        check: Look whether plain ADK wrote in between.
+
+    Raises:
+        ForeignRowsError: When it did.
+    """
+    parameters = session.parameters()
+    rows = tx.rows("locked_head" if lock else "head", parameters)
+    if not rows:
+        if tx.rows("bare_head", parameters):
+            raise ForeignRowsError
+        return None
+    (
+        state,
+        create_time,
+        update_time,
+        key,
+        incarnation,
+        last_sequence,
+        content_sequence,
+        newest_event_id,
+        created,
+        updated,
+        newest_id,
+        newest_time,
+        second_time,
+    ) = rows[0]
+    head = Head(
+        state=state,
+        key=key,
+        incarnation=incarnation,
+        last_sequence=last_sequence,
+        content_sequence=content_sequence,
+        created=tx.microseconds(create_time),
+        updated=tx.microseconds(update_time),
+        newest=None if newest_time is None else tx.microseconds(newest_time),
+    )
+    if check and (
+        head.updated != updated
+        or head.created != created
+        or newest_id != newest_event_id
+        or (newest_time is not None and newest_time == second_time)
+    ):
+        raise ForeignRowsError
+    return head
+
+
+def adopt(tx: Transaction, session: SessionId) -> None:
+    """Takes in what plain ADK wrote: events get the next sequences, in the order ADK reads them.
+
+    A session that ADK deleted and created again becomes a new one. Does nothing if the session is
+    gone or nothing is new.
+    """
+    parameters = session.parameters()
+    bare = tx.rows("locked_bare_head", parameters)
+    if not bare:
+        return
+    created, updated = (tx.microseconds(value) for value in bare[0])
+    link = tx.rows("link_key", parameters)
+    if link and link[0][4] != created:
+        tx.run("delete_sequences", parameters)
+        tx.run("delete_link", parameters)
+        link = ()
+    if not link:
+        _insert_link(tx, session, created)
+        link = tx.rows("link_key", parameters)
+    key, incarnation, last, content, _created = link[0]
+    known = {row[0] for row in tx.rows("sequenced_ids", {"session_key": key})}
+    events = tx.rows("event_ids", parameters)
+    for event_id, _time, data in events:
+        if event_id in known:
+            continue
+        last += 1
+        tx.run("insert_sequence", {"session_key": key, "sequence": last, "event_id": event_id})
+        if has_content(json.loads(data or "{}")):
+            content = last
+    tx.run(
+        "save_link",
+        {
+            **parameters,
+            "incarnation": incarnation,
+            "last_sequence": last,
+            "content_sequence": content,
+            "newest_event_id": events[-1][0] if events else None,
+            "created_microseconds": created,
+            "updated_microseconds": updated,
+        },
+    )
+
+
+def has_content(event: Mapping[str, Any]) -> bool:
+    """Whether a stored event is one that a stale writer must have seen.
+
+    State-only events (what ADK's PATCH appends) and ADK's compaction events are housekeeping: they
+    apply to whatever the session is by then.
+    """
+    actions = event.get("actions") or {}
+    return event.get("content") is not None and not actions.get("compaction")
+
+
+def _insert_link(tx: Transaction, session: SessionId, created: int) -> Revision:
+    revision = Revision(secrets.randbits(62), 0)
+    tx.run(
+        "insert_link",
+        {
+            **session.parameters(),
+            "incarnation": revision.incarnation,
+            "last_sequence": 0,
+            "content_sequence": 0,
+            "newest_event_id": None,
+            "created_microseconds": created,
+            "updated_microseconds": created,
+        },
+    )
+    return revision
+
+
+def session_exists(tx: Transaction, session: SessionId) -> bool:
+    """Whether there is such a session."""
+    return bool(tx.rows("bare_head", session.parameters()))
+
+
+def create_session(
+    tx: Transaction,
+    session: SessionId,
+    *,
+    app_changes: Mapping[str, StateChange],
+    user_changes: Mapping[str, StateChange],
+    session_state: Mapping[str, Any],
+) -> LoadedSession:
+    """Stores a session that does not exist yet, with its share of app and user state."""
+    now = now_microseconds()
+    parameters = session.parameters()
+    app_state = change_scope(tx, "app", session, app_changes)
+    user_state = change_scope(tx, "user", session, user_changes)
+    state = tx.json(session_state)
+    # What is left of a session that plain ADK deleted.
+    tx.run("delete_sequences", parameters)
+    tx.run("delete_link", parameters)
+    tx.run("insert_session", {**parameters, "state": state, "time": tx.time(now)})
+    revision = _insert_link(tx, session, now)
+    head = Head(state, 0, revision.incarnation, 0, 0, now, now, None)
+    return LoadedSession(head, app_state, user_state, [])
+
+
+def change_scope(
+    tx: Transaction, scope: str, session: SessionId, changes: Mapping[str, StateChange]
+) -> dict[str, Any]:
+    """Applies changes to `app` or `user` state under its lock and returns the whole new state.
+
+    The row is created where it is missing, also without changes: plain ADK cannot append to a
+    session whose user has none.
+    """
+    parameters = session.parameters()
+    rows = tx.rows(f"locked_{scope}_state", parameters)
+    state = decode_state(rows[0][0]) if rows else {}
+    apply_changes(state, changes, f"{scope}:")
+    if changes or not rows:
+        values = {"state": tx.json(state), "time": tx.time(now_microseconds())}
+        verb = "save" if rows else "insert"
+        tx.run(f"{verb}_{scope}_state", {**parameters, **values})
+    return state
+
+
+def apply_changes(
+    state: dict[str, Any], changes: Mapping[str, StateChange], prefix: str = ""
+) -> dict[str, Any]:
+    """Changes `state` and returns what each key became; removed keys are `MISSING`.
+
+    Raises:
+        StateRejectedError: When a change does not fit the stored value.
+    """
+    outcome: dict[str, Any] = {}
+    for key, change in changes.items():
+        try:
+            value = change.apply(state.get(key, MISSING))
+        except UnfitValueError as error:
+            raise StateRejectedError(prefix + key, str(error)) from None
+        outcome[key] = value
+        if value is MISSING:
+            state.pop(key, None)
+        else:
+            state[key] = value
+    return outcome
+
+
+def load_session(
+    tx: Transaction,
+    session: SessionId,
+    *,
+    limit: int | None = None,
+    after: int | None = None,
+    check: bool = True,
+) -> LoadedSession | None:
+    """Returns the session with its events, or None.
+
+    Args:
+        tx: The transaction, which must see one moment of the database.
+        session: The session.
+        limit: At most this many of the newest events; None for all.
+        after: Only events of this time (UTC epoch microseconds) or later; None for all.
+        check: Look whether plain ADK wrote in between.
+
+    Raises:
+        ForeignRowsError: When it did.
+    """
+    head = read_head(tx, session, lock=False, check=check)
+    if head is None:
+        return None
+    parameters = session.parameters()
+    app_state, user_state = (
+        decode_state(rows[0][0]) if (rows := tx.rows(name, parameters)) else {}
+        for name in ("app_state", "user_state")
+    )
+    events = _load_events(tx, {**parameters, "session_key": head.key}, limit, after)
+    return LoadedSession(head, app_state, user_state, events)
+
+
+def _load_events(
+    tx: Transaction, parameters: dict[str, Any], limit: int | None, after: int | None
+) -> list[str]:
+    if limit == 0:
+        return []
+    name = "events" if limit is None else "last_events"
+    if after is not None:
+        name += "_since"
+        parameters["after"] = tx.time(after)
+    if limit is not None:
+        parameters["limit"] = limit
+    rows: Sequence[tuple[Any, ...]] = tx.rows(name, parameters)
+    return [row[1] for row in (rows if limit is None else reversed(rows))]
+
+
+def stored_event(tx: Transaction, session: SessionId, event_id: str) -> dict[str, Any] | None:
+    """Returns the stored data of an event; None if there is none of that id."""
+    rows = tx.rows("event", {**session.parameters(), "event_id": event_id})
+    if not rows:
+        return None
+    data: dict[str, Any] = json.loads(rows[0][0] or "{}")
+    return data
+
+
+def delete_session(tx: Transaction, session: SessionId) -> None:
+    """Deletes the session, its events and our rows beside them; user and app state stay."""
+    parameters = session.parameters()
+    for statement in ("delete_events", "delete_sequences", "delete_link", "delete_session"):
+        tx.run(statement, parameters)
+
+
+def user_state(tx: Transaction, session: SessionId) -> dict[str, Any]:
+    """Returns the user's state; empty if there is none."""
+    rows = tx.rows("user_state", session.parameters())
+    return decode_state(rows[0][0]) if rows else {}

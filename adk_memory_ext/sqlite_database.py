@@ -1,0 +1,285 @@
+"""SQLite: one thread that writes, a few that read, one hop between them and the event loop.
+
+Writes that wait together share a transaction, and each is acknowledged after its COMMIT. Every
+write is a whole function that runs in the writing thread, so that a caller who is cancelled leaves
+either nothing or all of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import sqlite3
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from sqlalchemy import create_engine, event
+from sqlalchemy.pool import NullPool
+
+from adk_memory_ext import migrations
+from adk_memory_ext.database import (
+    DatabaseOptions,
+    create_file,
+    refuse_foreign_file,
+    set_pragmas,
+    sqlite_path,
+)
+from adk_memory_ext.errors import MemoryExtError, StoreError, StoreUnavailableError
+from adk_memory_ext.statements import SqliteTransaction, Transaction, compile_statements
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sqlalchemy.engine import URL, Connection
+
+T = TypeVar("T")
+
+_READERS: Final = 4
+_LARGEST_BATCH: Final = 256
+"""Writes in one transaction; beyond that the first ones would wait too long for the last."""
+
+
+@dataclass(slots=True)
+class _Write:
+    """One function to run inside a transaction, and where its outcome goes."""
+
+    work: Callable[[Transaction], Any]
+    then: Callable[[Any], None] | None
+    loop: asyncio.AbstractEventLoop
+    future: asyncio.Future[Any]
+    result: Any = None
+    error: BaseException | None = None
+
+    def deliver(self) -> None:
+        """Hands the outcome over; runs in the loop of the caller."""
+        if self.error is None and self.then is not None:
+            self.then(self.result)
+        if self.future.cancelled():
+            return
+        if self.error is None:
+            self.future.set_result(self.result)
+        else:
+            self.future.set_exception(self.error)
+
+
+class SqliteDatabase:
+    """A SQLite file, or a database in memory that lives as long as this object.
+
+    Opened at the first use; the file is looked at and created at once.
+
+    Raises:
+        ConfigurationError: When the file or its folder cannot be used.
+        SchemaVersionError: When the file has tables of another layout.
+    """
+
+    def __init__(self, url: URL, options: DatabaseOptions) -> None:
+        path = sqlite_path(url)
+        if path is not None:
+            refuse_foreign_file(path)
+            create_file(path)
+        self._in_memory: Final = path is None
+        self._options = options
+        self._engine = create_engine(
+            url.set(drivername="sqlite+pysqlite", database=url.database or ":memory:"),
+            poolclass=NullPool,
+            connect_args={"check_same_thread": False, "timeout": 0},
+            isolation_level="AUTOCOMMIT",  # transactions are begun and ended here, by hand
+        )
+        event.listen(self._engine, "connect", self._on_connect)
+        self._statements = compile_statements(self._engine.dialect)
+        self._writes: queue.SimpleQueue[_Write | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._writer: threading.Thread | None = None
+        self._readers: ThreadPoolExecutor | None = None
+        self._local = threading.local()
+        self._reading: list[Connection] = []
+        self._closed = False
+
+    def _on_connect(self, connection: Any, _record: object) -> None:
+        set_pragmas(connection, self._options, in_memory=self._in_memory)
+
+    async def write(
+        self, work: Callable[[Transaction], T], then: Callable[[T], None] | None = None
+    ) -> T:
+        """Runs `work` in a write transaction and returns its result after the commit.
+
+        `then` gets the result after the commit, in the caller's loop, also when the caller was
+        cancelled meanwhile.
+
+        When `work` raises, nothing of it is kept and others that share the transaction are not
+        touched. A cancelled caller leaves nothing if the work had not begun, and all of it else.
+
+        Raises:
+            StoreUnavailableError: When the file is locked past the limit, full or unreadable.
+                Nothing was written.
+        """
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+        self._start().put(_Write(work, then, loop, future))
+        return await future
+
+    async def read(self, work: Callable[[Transaction], T]) -> T:
+        """Runs `work` over one moment of the database and returns its result."""
+        if self._in_memory:  # which lives in the one connection of the writer
+            return await self.write(work)
+        self._start()
+        loop = asyncio.get_running_loop()
+        assert self._readers is not None  # noqa: S101  # _start made it
+        return await loop.run_in_executor(self._readers, self._read, work)
+
+    async def close(self) -> None:
+        """Ends the threads after the writes that wait, and closes the file. May be called twice."""
+        with self._lock:
+            self._closed = True
+            writer, self._writer = self._writer, None
+            readers, self._readers = self._readers, None
+        if writer is not None:
+            self._writes.put(None)
+            await asyncio.to_thread(writer.join)
+        if readers is not None:
+            await asyncio.to_thread(readers.shutdown)
+        while self._reading:
+            self._reading.pop().close()
+        self._engine.dispose()
+
+    def _start(self) -> queue.SimpleQueue[_Write | None]:
+        if self._writer is not None:
+            return self._writes
+        with self._lock:
+            if self._closed:
+                raise StoreUnavailableError("The service is closed; nothing was written.")
+            if self._writer is None:
+                self._readers = ThreadPoolExecutor(_READERS, "adk-memory-ext-reader")
+                self._writer = threading.Thread(
+                    target=self._write_all, name="adk-memory-ext-writer", daemon=True
+                )
+                self._writer.start()
+        return self._writes
+
+    # -- in the reading threads -------------------------------------------------------------
+
+    def _read(self, work: Callable[[Transaction], T]) -> T:
+        try:
+            tx = self._reading_transaction()
+            tx.execute("BEGIN")
+            try:
+                return work(tx)
+            finally:
+                tx.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise translated(error) from error
+
+    def _reading_transaction(self) -> SqliteTransaction:
+        tx: SqliteTransaction | None = getattr(self._local, "transaction", None)
+        if tx is None:
+            connection = self._engine.connect()
+            self._reading.append(connection)
+            tx = self._local.transaction = SqliteTransaction(connection, self._statements)
+            if not migrations.is_prepared(connection):
+                # The first reader may come before the first writer.
+                tx.execute("BEGIN IMMEDIATE")
+                migrations.prepare(connection)
+                tx.execute("COMMIT")
+        return tx
+
+    # -- in the writing thread --------------------------------------------------------------
+
+    def _write_all(self) -> None:
+        tx: SqliteTransaction | None = None
+        stop = False
+        while not stop:
+            batch, stop = self._next_batch()
+            if not batch:
+                continue
+            try:
+                if tx is None:
+                    tx = self._open()
+                self._write_batch(tx, batch)
+            except Exception as error:  # noqa: BLE001  # each waiting caller gets it
+                failure = translated(error)
+                for job in batch:
+                    job.error = failure
+            _deliver(batch)
+        if tx is not None:
+            tx.connection.close()
+
+    def _next_batch(self) -> tuple[list[_Write], bool]:
+        """Returns the writes that wait by now, at least one, and whether to stop after them."""
+        batch: list[_Write] = []
+        job = self._writes.get()
+        while True:
+            if job is None:
+                return batch, True
+            if not job.future.cancelled():
+                batch.append(job)
+            if len(batch) == _LARGEST_BATCH:
+                return batch, False
+            try:
+                job = self._writes.get_nowait()
+            except queue.Empty:
+                return batch, False
+
+    def _open(self) -> SqliteTransaction:
+        connection = self._engine.connect()
+        try:
+            tx = SqliteTransaction(connection, self._statements)
+            if not migrations.is_prepared(connection):
+                tx.execute("BEGIN IMMEDIATE")
+                migrations.prepare(connection)
+                tx.execute("COMMIT")
+        except BaseException:
+            connection.close()
+            raise
+        return tx
+
+    def _write_batch(self, tx: SqliteTransaction, batch: list[_Write]) -> None:
+        """Runs the writes in one transaction; a failing one is undone alone."""
+        tx.execute("BEGIN IMMEDIATE")
+        try:
+            if len(batch) == 1:
+                batch[0].result = batch[0].work(tx)
+            else:
+                for job in batch:
+                    self._write_beside(tx, job)
+            tx.execute("COMMIT")
+        except BaseException:
+            if tx.in_transaction:
+                tx.execute("ROLLBACK")
+            raise
+
+    def _write_beside(self, tx: SqliteTransaction, job: _Write) -> None:
+        tx.execute("SAVEPOINT job")
+        try:
+            job.result = job.work(tx)
+        except Exception as error:
+            if not tx.in_transaction:  # SQLite gave the whole up: disk full, I/O error
+                raise
+            tx.execute("ROLLBACK TO job")
+            job.error = translated(error)
+        tx.execute("RELEASE job")
+
+
+def _deliver(batch: list[_Write]) -> None:
+    """Hands the outcomes over, with one wake-up for each event loop that waits."""
+    for loop in {job.loop for job in batch}:
+        jobs = [job for job in batch if job.loop is loop]
+        try:
+            loop.call_soon_threadsafe(_deliver_in_loop, jobs)
+        except RuntimeError:  # the loop was closed; nobody waits there any more
+            continue
+
+
+def _deliver_in_loop(jobs: list[_Write]) -> None:
+    for job in jobs:
+        job.deliver()
+
+
+def translated(error: BaseException) -> BaseException:
+    """Returns the error of ours that says what a driver's error means; others as they are."""
+    if isinstance(error, MemoryExtError) or not isinstance(error, sqlite3.Error):
+        return error
+    if isinstance(error, sqlite3.OperationalError):
+        return StoreUnavailableError(f"SQLite says: {error}; nothing was written.")
+    return StoreError(f"SQLite says: {error}; nothing was written.")

@@ -1,0 +1,359 @@
+"""Every hot SQL statement, written once in SQLAlchemy Core and compiled once for a dialect.
+
+A compiled statement is run on the driver's own cursor on SQLite and through
+`Connection.exec_driver_sql` elsewhere, always with bound parameters: building and processing
+Core statements anew costs more than SQLite takes to run them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from sqlalchemy import and_, bindparam, delete, exists, insert, literal_column, select, update
+from sqlalchemy.dialects.postgresql import insert as postgresql_insert
+
+from adk_memory_ext.adk_tables import app_states, events, sessions, user_states
+from adk_memory_ext.json_values import encode, exact_for_jsonb
+from adk_memory_ext.schema import memext_events, memext_sessions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from sqlalchemy import BindParameter, ColumnElement, FromClause, Table
+    from sqlalchemy.engine import Connection, Dialect
+    from sqlalchemy.sql import ClauseElement
+    from sqlalchemy.types import TypeEngine
+
+_EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001  # ADK's columns hold UTC without a zone
+_MICROSECOND: Final = timedelta(microseconds=1)
+_PREFIX: Final = "given_"
+
+Row: TypeAlias = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """One statement as the driver takes it."""
+
+    sql: str
+    """The text, with the driver's parameter marks."""
+    arrange: Callable[[Mapping[str, Any]], tuple[Any, ...]]
+    """Puts named parameters into the order of the marks."""
+
+
+class Transaction:
+    """One open transaction: runs the hot statements by name; `connection` runs any other."""
+
+    def __init__(self, connection: Connection, statements: Mapping[str, Statement]) -> None:
+        self.connection: Final = connection
+        self.dialect: Final = connection.dialect.name
+        self.integrity_error: Final[type[Exception]] = (
+            connection.dialect.loaded_dbapi.IntegrityError
+        )
+        self._statements = statements
+
+    def json(self, value: Mapping[str, Any]) -> str:
+        """Returns a JSON object as the text that the driver takes."""
+        text = encode(value)
+        return exact_for_jsonb(text) if self.dialect == "postgresql" else text
+
+    def microseconds(self, value: Any) -> int:
+        """Returns UTC epoch microseconds of a time that the driver gave."""
+        moment = datetime.fromisoformat(value) if isinstance(value, str) else value
+        return (moment - _EPOCH) // _MICROSECOND
+
+    def time(self, microseconds: int) -> Any:
+        """Returns UTC epoch microseconds as the time that the driver takes."""
+        return _EPOCH + microseconds * _MICROSECOND
+
+    def rows(self, name: str, parameters: Mapping[str, Any]) -> Sequence[Row]:
+        """Returns all rows of a query."""
+        statement = self._statements[name]
+        result = self.connection.exec_driver_sql(statement.sql, statement.arrange(parameters))
+        return result.fetchall()
+
+    def run(self, name: str, parameters: Mapping[str, Any]) -> int:
+        """Runs a statement that changes rows and returns how many it changed."""
+        statement = self._statements[name]
+        result = self.connection.exec_driver_sql(statement.sql, statement.arrange(parameters))
+        return result.rowcount
+
+
+class SqliteTransaction(Transaction):
+    """The same on the driver's own connection, at a third of the cost."""
+
+    def __init__(self, connection: Connection, statements: Mapping[str, Statement]) -> None:
+        super().__init__(connection, statements)
+        driver: Any = connection.connection.driver_connection
+        self._driver: Final = driver
+        self.execute: Final[Callable[..., Any]] = driver.execute
+        """Runs a statement as SQLite takes it."""
+
+    def time(self, microseconds: int) -> Any:
+        """Returns the text in which SQLAlchemy's DateTime is stored."""
+        return super().time(microseconds).isoformat(" ", "microseconds")
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether SQLite has not ended the transaction by itself, as it does on some errors."""
+        return bool(self._driver.in_transaction)
+
+    def rows(self, name: str, parameters: Mapping[str, Any]) -> Sequence[Row]:
+        """Returns all rows of a query."""
+        statement = self._statements[name]
+        rows: list[Row] = self.execute(statement.sql, statement.arrange(parameters)).fetchall()
+        return rows
+
+    def run(self, name: str, parameters: Mapping[str, Any]) -> int:
+        """Runs a statement that changes rows and returns how many it changed."""
+        statement = self._statements[name]
+        count: int = self.execute(statement.sql, statement.arrange(parameters)).rowcount
+        return count
+
+
+def compile_statements(dialect: Dialect) -> dict[str, Statement]:
+    """Returns every statement for `dialect`, by name."""
+    return {name: _compile(clause, dialect) for name, clause in _clauses(dialect.name).items()}
+
+
+def _compile(clause: ClauseElement, dialect: Dialect) -> Statement:
+    compiled: Any = clause.compile(dialect=dialect)
+    order = tuple(compiled.positiontup or ())
+    names = tuple(name.removeprefix(_PREFIX) for name in order)
+    if all(name.startswith(_PREFIX) for name in order) and len(order) > 1:
+        return Statement(compiled.string, itemgetter(*names))
+    # What Core added itself, such as SQLite's OFFSET behind every LIMIT.
+    constants = {name: compiled.params[name] for name in order if not name.startswith(_PREFIX)}
+    return Statement(
+        compiled.string,
+        lambda given: tuple(constants[n] if n in constants else given[n] for n in names),
+    )
+
+
+def _given(name: str, type_: TypeEngine[Any] | None = None) -> BindParameter[Any]:
+    """A parameter; the prefix is there because Core keeps the names of columns for itself."""
+    return bindparam(_PREFIX + name, type_=type_)
+
+
+def _own(table: Table | FromClause, session: str = "session_id") -> ColumnElement[bool]:
+    """The condition that a row belongs to the session of the parameters."""
+    return and_(
+        table.c.app_name == _given("app_name"),
+        table.c.user_id == _given("user_id"),
+        table.c[session] == _given("session_id"),
+    )
+
+
+def _clauses(dialect: str) -> dict[str, ClauseElement]:
+    return {
+        **_reading(dialect),
+        **_creating(),
+        **_appending(dialect),
+        **_scopes("app", app_states, lock=dialect != "sqlite"),
+        **_scopes("user", user_states, lock=dialect != "sqlite"),
+        **_deleting(),
+    }
+
+
+def _reading(dialect: str) -> dict[str, ClauseElement]:
+    linked = memext_sessions
+    newest = (
+        select(events.c.id)
+        .where(_own(events))
+        .order_by(events.c.timestamp.desc(), events.c.id.desc())
+        .limit(literal_column("1"))
+    )
+    newest_time = newest.with_only_columns(events.c.timestamp)
+    # Newest by ADK's order, and the one below it: a tie is never ours.
+    head = (
+        select(
+            sessions.c.state,
+            sessions.c.create_time,
+            sessions.c.update_time,
+            linked.c.session_key,
+            linked.c.incarnation,
+            linked.c.last_sequence,
+            linked.c.content_sequence,
+            linked.c.newest_event_id,
+            linked.c.created_microseconds,
+            linked.c.updated_microseconds,
+            newest.scalar_subquery(),
+            newest_time.scalar_subquery(),
+            newest_time.offset(literal_column("1")).scalar_subquery(),
+        )
+        .select_from(
+            sessions.join(
+                linked,
+                and_(
+                    linked.c.app_name == sessions.c.app_name,
+                    linked.c.user_id == sessions.c.user_id,
+                    linked.c.session_id == sessions.c.id,
+                ),
+            )
+        )
+        .where(_own(sessions, "id"))
+    )
+    bare = select(sessions.c.create_time, sessions.c.update_time).where(_own(sessions, "id"))
+    # MariaDB knows no OF. Both rows are locked, because PostgreSQL reads locked rows anew when it
+    # had to wait and everything else as it was before.
+    both = [sessions, linked] if dialect == "postgresql" else None
+    locked = dialect != "sqlite"
+    in_order = (
+        select(memext_events.c.sequence, events.c.event_data)
+        .select_from(
+            memext_events.join(events, and_(events.c.id == memext_events.c.event_id, _own(events)))
+        )
+        .where(memext_events.c.session_key == _given("session_key"))
+    )
+    since = in_order.where(events.c.timestamp >= _given("after"))
+    backwards = memext_events.c.sequence.desc()
+    return {
+        "head": head,
+        "locked_head": head.with_for_update(of=both) if locked else head,
+        "bare_head": bare,
+        "locked_bare_head": bare.with_for_update() if locked else bare,
+        "event_ids": select(events.c.id, events.c.timestamp, events.c.event_data)
+        .where(_own(events))
+        .order_by(events.c.timestamp, events.c.id),
+        "last_event_id": select(memext_events.c.event_id)
+        .where(memext_events.c.session_key == _given("session_key"))
+        .order_by(memext_events.c.sequence.desc())
+        .limit(literal_column("1")),
+        "sequenced_ids": select(memext_events.c.event_id).where(
+            memext_events.c.session_key == _given("session_key")
+        ),
+        "events": in_order.order_by(memext_events.c.sequence),
+        "last_events": in_order.order_by(backwards).limit(_given("limit")),
+        "events_since": since.order_by(memext_events.c.sequence),
+        "last_events_since": since.order_by(backwards).limit(_given("limit")),
+        "event": select(events.c.event_data).where(_own(events), events.c.id == _given("event_id")),
+    }
+
+
+def _creating() -> dict[str, ClauseElement]:
+    identity = {name: _given(name) for name in ("app_name", "user_id", "session_id")}
+    progress = {
+        name: _given(name)
+        for name in (
+            "incarnation",
+            "last_sequence",
+            "content_sequence",
+            "newest_event_id",
+            "created_microseconds",
+            "updated_microseconds",
+        )
+    }
+    return {
+        "insert_session": insert(sessions).values(
+            app_name=_given("app_name"),
+            user_id=_given("user_id"),
+            id=_given("session_id"),
+            state=_given("state"),
+            create_time=_given("time"),
+            update_time=_given("time"),
+        ),
+        "insert_link": insert(memext_sessions).values(**identity, **progress).inline(),
+        "save_link": update(memext_sessions).where(_own(memext_sessions)).values(progress),
+        "link_key": select(
+            memext_sessions.c.session_key,
+            memext_sessions.c.incarnation,
+            memext_sessions.c.last_sequence,
+            memext_sessions.c.content_sequence,
+            memext_sessions.c.created_microseconds,
+        ).where(_own(memext_sessions)),
+    }
+
+
+def _appending(dialect: str) -> dict[str, ClauseElement]:
+    """The four rows of an append; on PostgreSQL one statement, to spare three round trips."""
+    event_values = {
+        "id": _given("event_id"),
+        "app_name": _given("app_name"),
+        "user_id": _given("user_id"),
+        "session_id": _given("session_id"),
+        "invocation_id": _given("invocation_id"),
+        "timestamp": _given("time"),
+        "event_data": _given("event_data"),
+    }
+    sequence_values = {
+        "session_key": _given("session_key"),
+        "sequence": _given("sequence"),
+        "event_id": _given("event_id"),
+    }
+    touch = update(sessions).where(_own(sessions, "id")).values(update_time=_given("time"))
+    save = touch.values(state=_given("state"))
+    link = (
+        update(memext_sessions)
+        .where(memext_sessions.c.session_key == _given("session_key"))
+        .values(
+            last_sequence=_given("sequence"),
+            content_sequence=_given("content_sequence"),
+            newest_event_id=_given("event_id"),
+            updated_microseconds=_given("microseconds"),
+        )
+    )
+    sequence = insert(memext_events).values(sequence_values)
+    if dialect != "postgresql":
+        return {
+            "insert_sequence": sequence,
+            "insert_event": insert(events).values(event_values),
+            "touch_session": touch,
+            "save_session": save,
+            "update_link": link,
+        }
+    stored = (
+        postgresql_insert(events)
+        .values(event_values)
+        .on_conflict_do_nothing()
+        .returning(events.c.id)
+        .cte("stored")
+    )
+    sequenced = (
+        insert(memext_events)
+        .from_select(
+            ["session_key", "sequence", "event_id"],
+            select(
+                _given("session_key", memext_events.c.session_key.type),
+                _given("sequence", memext_events.c.sequence.type),
+                stored.c.id,
+            ),
+        )
+        .cte("sequenced")
+    )
+    is_new = exists(select(stored.c.id))
+    return {"insert_sequence": sequence} | {
+        name: link.where(is_new).add_cte(stored, sequenced, change.where(is_new).cte("changed"))
+        for name, change in {"append_touch": touch, "append_save": save}.items()
+    }
+
+
+def _scopes(scope: str, table: Table, *, lock: bool) -> dict[str, ClauseElement]:
+    own = table.c.app_name == _given("app_name")
+    identity = {"app_name": _given("app_name")}
+    if scope == "user":
+        own = and_(own, table.c.user_id == _given("user_id"))
+        identity["user_id"] = _given("user_id")
+    read = select(table.c.state).where(own)
+    values = {"state": _given("state"), "update_time": _given("time")}
+    return {
+        f"{scope}_state": read,
+        f"locked_{scope}_state": read.with_for_update() if lock else read,
+        f"insert_{scope}_state": insert(table).values({**identity, **values}),
+        f"save_{scope}_state": update(table).where(own).values(values),
+    }
+
+
+def _deleting() -> dict[str, ClauseElement]:
+    return {
+        "delete_events": delete(events).where(_own(events)),
+        "delete_sequences": delete(memext_events).where(
+            memext_events.c.session_key.in_(
+                select(memext_sessions.c.session_key).where(_own(memext_sessions))
+            )
+        ),
+        "delete_link": delete(memext_sessions).where(_own(memext_sessions)),
+        "delete_session": delete(sessions).where(_own(sessions, "id")),
+    }
