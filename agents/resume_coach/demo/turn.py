@@ -1,0 +1,101 @@
+"""One process of the demo: it takes up the conversation, runs at most one turn, and reports.
+
+The reports are lines of JSON on standard output. After each one the process waits for a line on
+standard input, so that whoever started it may kill it at exactly that point; the agent and its
+session service know nothing of this. With standard input closed it leaves.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from google.adk.events.event import Event
+from google.adk.runners import Runner
+from google.adk.sessions.session import Session
+from google.genai import types
+
+from adk_memory_ext import DurableSessionService
+from resume_coach.agent import app, root_agent
+from resume_coach.scenario import messages
+
+USER_ID = "demo-user"
+SESSION_ID = "demo-conversation"
+
+Report = Callable[[str, dict[str, Any]], None]
+
+
+def event_report(event: Event) -> dict[str, Any]:
+    """Returns what a reader of the demo wants to know of an event."""
+    parts = (event.content.parts if event.content else None) or []
+    calls = [part.function_call for part in parts if part.function_call]
+    answers = [part.function_response for part in parts if part.function_response]
+    usage = event.usage_metadata
+    return {
+        "id": event.id,
+        "author": event.author,
+        "text": "\n".join(part.text for part in parts if part.text),
+        "calls": [{"name": call.name, "args": call.args} for call in calls],
+        "answers": [{"name": answer.name, "response": answer.response} for answer in answers],
+        "prompt_tokens": usage.prompt_token_count if usage else None,
+    }
+
+
+async def _run(database: str, message: str | None, report: Report) -> None:
+    async with DurableSessionService.from_url(database) as sessions:
+        session = await sessions.get_or_create_session(
+            app_name=app.name, user_id=USER_ID, session_id=SESSION_ID
+        )
+        report("arrived", _found(session))
+        if message is None:
+            await _look_around(sessions, report)
+            return
+        async with Runner(app=app, session_service=sessions) as runner:
+            async for event in runner.run_async(
+                user_id=USER_ID,
+                session_id=SESSION_ID,
+                new_message=types.UserContent(message),
+            ):
+                # The Runner yields an event after its append has returned: it is acknowledged.
+                report("event", event_report(event))
+        report("answered", {})
+
+
+async def _look_around(sessions: DurableSessionService, report: Report) -> None:
+    """Reports what the person's other conversations would see of this one."""
+    other = await sessions.create_session(app_name=app.name, user_id=USER_ID)
+    user_state = await sessions.get_user_state(app_name=app.name, user_id=USER_ID)
+    report("elsewhere", {"state": other.state, "user_state": user_state})
+
+
+def _found(session: Session) -> dict[str, Any]:
+    return {"state": session.state, "events": [event_report(event) for event in session.events]}
+
+
+def main() -> None:
+    """Runs one turn of the scenario, or with turn 0 only looks at what is stored."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("database", help="URL of the database")
+    parser.add_argument("language")
+    parser.add_argument("turn", type=int, help="1, 2 or 3; 0 to look only")
+    options = parser.parse_args()
+    # Whatever a library prints belongs to the log, not between the reports.
+    with os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8") as out:
+        sys.stdout = sys.stderr
+
+        def report(kind: str, content: dict[str, Any]) -> None:
+            print(json.dumps({"report": kind, **content}), file=out, flush=True)
+            if not sys.stdin.readline():
+                raise SystemExit("nobody is listening any more")
+
+        report("ready", {"model": root_agent.canonical_model.model})
+        turns = messages(options.language)
+        message = turns[options.turn - 1] if options.turn else None
+        asyncio.run(_run(options.database, message, report))
+
+
+if __name__ == "__main__":
+    main()

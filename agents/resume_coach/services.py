@@ -1,0 +1,5 @@
+"""Opens `memext+…` URLs for `adk run`, which looks in the agent's own folder and not above it."""
+
+from adk_memory_ext import register
+
+register()
