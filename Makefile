@@ -11,7 +11,7 @@ export TMPDIR := $(CURDIR)/$(VENV)/tmp
 # The environment's LANGUAGE is gettext's; only `make demo LANGUAGE=en` is meant for us.
 DEMO_LANGUAGE := $(if $(filter command line,$(origin LANGUAGE)),$(LANGUAGE),zh-TW)
 
-.PHONY: help demo test check soak format clean
+.PHONY: help demo test check soak bench format clean
 
 help:
 	@echo "make demo    run the resume coach across restarts and a kill -9, offline"
@@ -19,6 +19,7 @@ help:
 	@echo "make test    run the tests"
 	@echo "make check   format, lint, types and import directions"
 	@echo "make soak    run the randomised tests with their full counts"
+	@echo "make bench   measure against other stores and write docs/benchmarks.md (ten minutes)"
 	@echo "make format  rewrite the code in the project's format"
 
 demo: $(VENV)/.installed-demo
@@ -29,6 +30,9 @@ test: $(VENV)/.installed-dev
 
 soak: $(VENV)/.installed-dev
 	@SOAK=1 $(BIN)/python -m pytest -n 2 $(PYTEST)
+
+bench: $(VENV)/.installed-bench
+	@$(BIN)/python -m benchmarks $(BENCH)
 
 check: $(VENV)/.installed-dev
 	@$(BIN)/ruff format --check .
@@ -47,6 +51,7 @@ clean:
 # second call installs nothing.
 $(VENV)/.installed-dev: EXTRAS := dev
 $(VENV)/.installed-demo: EXTRAS := cli
+$(VENV)/.installed-bench: EXTRAS := bench
 $(VENV)/.installed-%: pyproject.toml | $(BIN)/python
 	@echo "Installing the package into $(VENV) (about a minute, once) ..."
 	@$(BIN)/python -m pip install --quiet --no-cache-dir --disable-pip-version-check \

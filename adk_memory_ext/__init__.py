@@ -8,34 +8,53 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from adk_memory_ext.errors import (
         CapabilityError,
+        CommitUnknownError,
         ConfigurationError,
+        CorruptRecordError,
+        InvalidIdError,
         MemoryExtError,
         SchemaVersionError,
+        StateRejectedError,
         StoreError,
         StoreUnavailableError,
     )
     from adk_memory_ext.plugin import MemoryPlugin
     from adk_memory_ext.service import DurableSessionService
     from adk_memory_ext.service_uri import register
+    from adk_memory_ext.state_changes import Extend, Increment, Maximum, Remove, Union
 
 __version__: Final = "0.1.0"
 
 __all__ = [
     "CapabilityError",
+    "CommitUnknownError",
     "ConfigurationError",
+    "CorruptRecordError",
     "DurableSessionService",
+    "Extend",
+    "Increment",
+    "InvalidIdError",
+    "Maximum",
     "MemoryExtError",
     "MemoryPlugin",
+    "Remove",
     "SchemaVersionError",
+    "StateRejectedError",
     "StoreError",
     "StoreUnavailableError",
+    "Union",
     "__version__",
     "register",
 ]
 
 _MODULES: Final = {
     "DurableSessionService": "service",
+    "Extend": "state_changes",
+    "Increment": "state_changes",
+    "Maximum": "state_changes",
     "MemoryPlugin": "plugin",
+    "Remove": "state_changes",
+    "Union": "state_changes",
     "register": "service_uri",
 }
 

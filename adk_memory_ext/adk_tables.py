@@ -107,14 +107,23 @@ def refuse_foreign_layout(event_columns: Mapping[str, str], *, where: str) -> No
         where: The database's name for the error.
 
     Raises:
-        SchemaVersionError: When ADK 1.x (schema v0) or ADK's `SqliteSessionService` made the table.
+        SchemaVersionError: When ADK 1.x (schema v0), ADK's `SqliteSessionService` or somebody else
+            made the table.
     """
+    if not event_columns:
+        return
     if "actions" in event_columns and "event_data" not in event_columns:
         raise SchemaVersionError(
             f"{where} has the tables of ADK 1.x (schema v0); copy it into a new database with:"
             " adk migrate session --source_db_url=… --dest_db_url=…"
         )
-    if event_columns.get("timestamp", "").upper() == "REAL":
+    if not set(events.columns.keys()) <= event_columns.keys():
+        raise SchemaVersionError(
+            f"{where} has a table 'events' that is not ADK's; choose another database"
+            " (or, on PostgreSQL, another schema with the option schema)."
+        )
+    # A number of seconds, by whatever name a database calls such a type.
+    if event_columns["timestamp"].upper().startswith(("REAL", "DOUBLE", "FLOAT")):
         raise SchemaVersionError(
             f"{where} has the tables of ADK's SqliteSessionService, which differ from those of"
             " DatabaseSessionService; choose another file, or keep this one with"

@@ -6,6 +6,8 @@ through untouched. Messages carry ids and keys, never values.
 
 from __future__ import annotations
 
+from typing import Self
+
 
 class MemoryExtError(Exception):
     """Root of every error that this package raises itself."""
@@ -45,7 +47,7 @@ class SchemaVersionError(StoreError):
 
 
 class CommitUnknownError(StoreError):
-    """The connection broke during COMMIT: everything was written, or nothing was.
+    """The connection broke during COMMIT, or a disk did not confirm it: all is written, or nothing.
 
     Load the session and look; an event can be appended again under the same id without harm.
     """
@@ -76,3 +78,29 @@ class StateRejectedError(MemoryExtError, ValueError):
         self.reason = reason
         prefix = key.partition(":")[0]
         self.scope = prefix if prefix in ("app", "user", "temp") else "session"
+
+    def __reduce__(self) -> tuple[type[Self], tuple[str, str]]:
+        """Lets it travel between processes."""
+        return type(self), (self.key, self.reason)
+
+
+class TurnError(MemoryExtError):
+    """A turn of a conversation could not run. Nothing of it was stored."""
+
+
+class TurnBusyError(TurnError):
+    """Another turn of the session is running.
+
+    Nothing was stored; sending the message again later is safe.
+    """
+
+
+class TurnNestedError(TurnError):
+    """A run was started from inside the turn that it would have to wait for."""
+
+
+class TurnHeldTooLongError(TurnError):
+    """The turn was held without an append for longer than its limit and given to others.
+
+    The event was not stored; what the turn had stored before stays.
+    """

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from sqlalchemy import func, insert, inspect, literal, select, text
+from sqlalchemy import MetaData, func, insert, inspect, literal, select, text
 
 from adk_memory_ext import adk_tables, schema
 from adk_memory_ext.errors import SchemaVersionError
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from sqlalchemy.engine import Connection
 
+_EXACT_COLLATIONS: Final = ("utf8mb4_nopad_bin", "utf8mb4_0900_bin", "utf8mb4_bin")
+"""Of MariaDB, of MySQL 8, and of older ones, which ignore trailing spaces."""
 _LOCK: Final = 0x6D656D657874  # "memext"; one number for every database of a PostgreSQL server
 
 
@@ -40,7 +42,7 @@ def prepare(connection: Connection) -> None:
             f"The database has version {version} of the memext tables and this package knows"
             f" {schema.VERSION}; upgrade it with: pip install --upgrade adk-memory-ext"
         )
-    adk_tables.metadata.create_all(connection)
+    _create_adk_tables(connection)
     schema.memext_migrations.create(connection, checkfirst=True)
     _record_adk_version(connection)
     for number in range(version + 1, schema.VERSION + 1):
@@ -95,6 +97,39 @@ def _refuse_foreign_layout(connection: Connection) -> None:
     )
 
 
+def _create_adk_tables(connection: Connection) -> None:
+    """Creates what ADK creates at its own start: also an index that earlier versions did not."""
+    metadata = MetaData()
+    for described in adk_tables.metadata.sorted_tables:
+        described.to_metadata(metadata)
+    if (collation := _collation(connection)) is not None:
+        for table in metadata.tables.values():
+            table.kwargs["mysql_collate"] = collation
+    metadata.create_all(connection)
+    for table in metadata.sorted_tables:
+        for index in table.indexes:
+            index.create(connection, checkfirst=True)
+
+
+def _collation(connection: Connection) -> str | None:
+    """Returns how MySQL and MariaDB are to compare ids; None on databases that do so exactly.
+
+    Where ADK has made its tables already, in the same way as these: foreign keys and joins need it.
+    """
+    if connection.dialect.name != "mysql":
+        return None
+    of_sessions = (
+        "SELECT collation_name FROM information_schema.columns WHERE table_schema = database()"
+        " AND table_name = 'sessions' AND column_name = 'id'"
+    )
+    known = "SELECT collation_name FROM information_schema.collations"
+    existing = connection.execute(text(of_sessions)).scalar()
+    if existing is not None:
+        return str(existing)
+    names = set(connection.execute(text(known)).scalars())
+    return next(name for name in _EXACT_COLLATIONS if name in names)
+
+
 def _record_adk_version(connection: Connection) -> None:
     """Leaves the mark by which ADK tells its schema v1 from v0."""
     table = adk_tables.adk_internal_metadata
@@ -107,11 +142,16 @@ def _record_adk_version(connection: Connection) -> None:
 
 def _create_sequences(connection: Connection) -> None:
     """Version 1: the order of events, and the order and titles of sessions."""
+    if connection.dialect.name == "mysql":
+        # Which commits at each CREATE TABLE: what a start that broke off left is made anew.
+        connection.execute(text("DROP TABLE IF EXISTS memext_events, memext_sessions"))
     key = {"sqlite": "INTEGER NOT NULL", "postgresql": "BIGSERIAL NOT NULL"}.get(
         connection.dialect.name, "BIGINT NOT NULL AUTO_INCREMENT"
     )
     number = "INTEGER" if connection.dialect.name == "sqlite" else "BIGINT"
     without_rowid = " WITHOUT ROWID" if connection.dialect.name == "sqlite" else ""
+    collation = _collation(connection)
+    collate = "" if collation is None else f" COLLATE {collation}"
     for statement in (
         f"""CREATE TABLE memext_sessions (
             session_key {key}, app_name VARCHAR(128) NOT NULL, user_id VARCHAR(128) NOT NULL,
@@ -119,7 +159,7 @@ def _create_sequences(connection: Connection) -> None:
             last_sequence BIGINT NOT NULL, content_sequence BIGINT NOT NULL,
             newest_event_id VARCHAR(128), created_microseconds BIGINT NOT NULL,
             updated_microseconds BIGINT NOT NULL, title VARCHAR(256), PRIMARY KEY (session_key),
-            CONSTRAINT memext_sessions_identity UNIQUE (app_name, user_id, session_id))""",
+            CONSTRAINT memext_sessions_identity UNIQUE (app_name, user_id, session_id)){collate}""",
         """CREATE INDEX memext_sessions_by_user
             ON memext_sessions (app_name, user_id, updated_microseconds, session_key)""",
         """CREATE INDEX memext_sessions_by_app
@@ -127,7 +167,7 @@ def _create_sequences(connection: Connection) -> None:
         f"""CREATE TABLE memext_events (
             session_key {number} NOT NULL, sequence BIGINT NOT NULL,
             event_id VARCHAR(128) NOT NULL,
-            PRIMARY KEY (session_key, sequence)){without_rowid}""",
+            PRIMARY KEY (session_key, sequence)){without_rowid}{collate}""",
     ):
         connection.execute(text(statement))
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 from google.adk.sessions.state import State
 
-from adk_memory_ext.errors import CapabilityError
+from adk_memory_ext.errors import CapabilityError, StateRejectedError
 from adk_memory_ext.state_changes import Increment, Remove
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from google.adk.sessions.base_session_service import BaseSessionService
+
+_PREFIXES: Final = (State.APP_PREFIX, State.USER_PREFIX, State.TEMP_PREFIX)
 
 
 @runtime_checkable
@@ -61,7 +63,7 @@ class ScopedState:
             CapabilityError: When the wrapped service cannot do it atomically.
             SessionNotFoundError: When there is no such session.
             StateRejectedError: When a value cannot be kept, a change does not fit the stored value,
-                or a key needs the user or the session that was not given.
+                a key begins with `temp:`, or needs the user or the session that was not given.
 
             After each of these nothing was written.
         """
@@ -83,6 +85,8 @@ class ScopedState:
         session_id: str | None = None,
     ) -> None:
         """Removes keys for good; those that are not there are passed over. Raises as `update`."""
+        if isinstance(keys, str):
+            raise TypeError(f"`keys` is a list of keys; for one key write [{keys!r}].")
         await self.update(
             dict.fromkeys(keys, Remove()),
             app_name=app_name,
@@ -118,6 +122,14 @@ class ScopedState:
     async def _update_scope(
         self, prefix: str, delta: Mapping[str, Any], app_name: str, user_id: str | None
     ) -> dict[str, Any]:
-        prefixed = {prefix + key: value for key, value in delta.items()}
+        for key in delta:
+            if str(key).startswith(_PREFIXES):
+                raise StateRejectedError(
+                    str(key), f"stands in {prefix} already; leave the prefix out"
+                )
+        # A key that is no text goes on as it is, to be refused as everywhere.
+        prefixed = {
+            prefix + key if isinstance(key, str) else key: value for key, value in delta.items()
+        }
         outcome = await self.update(prefixed, app_name=app_name, user_id=user_id)
         return {key.removeprefix(prefix): value for key, value in outcome.items()}

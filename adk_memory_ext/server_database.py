@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError, OperationalError
+from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from adk_memory_ext import migrations
@@ -23,9 +24,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _PAUSES: Final = (0.002, 0.004, 0.008, 0.016, 0.032)
-"""Seconds before a transaction is tried again that lost against another one (deadlock,
-serialization, two inserts of one row)."""
-_RETRY_CODES: Final = frozenset({"40001", "40P01", "1213", "1205", "1020"})
+"""Seconds before a transaction is tried again that lost against another one."""
+_LOST_RACES: Final = frozenset(
+    {
+        *("40001", "40P01", "1213", "1020"),  # serialization, deadlock; two inserts of one row
+        *("42P07", "42710", "1050", "1061"),  # plain ADK made the same table or index meanwhile
+    }
+)
+_UNAVAILABLE: Final = ("08", "53", "57", "55P03", "25006")
+"""SQLSTATEs and their classes: connection, resources, intervention, lock, read-only server."""
 
 
 class ServerDatabase:
@@ -38,6 +45,8 @@ class ServerDatabase:
         self._engine = create_async_engine(
             url,
             **as_text,
+            # Whoever waited for a row lock must see what the one before it wrote.
+            isolation_level="READ COMMITTED",
             pool_size=options.pool_size,
             max_overflow=options.max_overflow,
             pool_timeout=options.pool_timeout.total_seconds(),
@@ -47,6 +56,7 @@ class ServerDatabase:
         self._prepared = False
         self._preparing = asyncio.Lock()
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._closed = False
 
     async def write(
         self, work: Callable[[Transaction], T], then: Callable[[T], None] | None = None
@@ -59,97 +69,137 @@ class ServerDatabase:
             StoreUnavailableError: When the server cannot be reached. Nothing was written.
             CommitUnknownError: When the connection broke during COMMIT.
         """
-        return await self._shielded(self._write(work, then))
+        return await asyncio.shield(self._begin(self._write(work, then)))
 
     async def read(self, work: Callable[[Transaction], T]) -> T:
         """Runs `work` over one moment of the database and returns its result."""
-        await self._prepare()
-        try:
-            return await self._attempt(work, isolation_level="REPEATABLE READ")
-        except (DBAPIError, OSError) as error:
-            raise _translated(error) from error
+        return await self._begin(self._read(work))
 
     async def close(self) -> None:
-        """Waits for writes under way and closes the connections. May be called twice."""
-        if self._tasks:
+        """Waits for what is under way and closes the connections. May be called twice."""
+        self._closed = True
+        while self._tasks:
             await asyncio.wait(self._tasks)
         await self._engine.dispose()
 
-    async def _shielded(self, work: Coroutine[Any, Any, T]) -> T:
+    def _begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Starts the task of one operation."""
+        if self._closed:
+            work.close()
+            raise StoreUnavailableError("The service is closed; nothing was written.")
+        return self._started(work)
+
+    def _started(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Starts a task that `close` waits for."""
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        return await asyncio.shield(task)
+        return task
 
     async def _write(self, work: Callable[[Transaction], T], then: Callable[[T], None] | None) -> T:
         await self._prepare()
-        for pause in (*_PAUSES, None):
-            try:
-                result = await self._attempt(work)
-                break
-            except (DBAPIError, OSError) as error:
-                if pause is None or not _is_lost_race(error):
-                    raise _translated(error) from error
-                await asyncio.sleep(pause)
+        result = await _repeated(lambda: self._attempt(work))
         if then is not None:
             then(result)
         return result
 
-    async def _attempt(
-        self, work: Callable[[Transaction], T], isolation_level: str | None = None
-    ) -> T:
+    async def _read(self, work: Callable[[Transaction], T]) -> T:
+        await self._prepare()
+        return await _repeated(lambda: self._look(work))
+
+    async def _attempt(self, work: Callable[[Transaction], T]) -> T:
         connection: AsyncConnection
         async with self._engine.connect() as connection:
-            if isolation_level is not None:
-                await connection.execution_options(isolation_level=isolation_level)
             result = await connection.run_sync(self._work, work)
             try:
                 await connection.commit()
-            except DBAPIError as error:
-                if error.connection_invalidated:
-                    raise CommitUnknownError(
-                        "The connection broke during COMMIT; load the session and look."
-                    ) from error
-                raise
+            except (DBAPIError, OSError) as error:
+                if isinstance(error, DBAPIError) and not error.connection_invalidated:
+                    raise  # the server said no
+                raise CommitUnknownError(
+                    "The connection broke during COMMIT; load the session and look."
+                ) from error
             return result
+
+    async def _look(self, work: Callable[[Transaction], T]) -> T:
+        connection: AsyncConnection
+        async with self._engine.connect() as connection:
+            await connection.execution_options(isolation_level="REPEATABLE READ")
+            return await connection.run_sync(self._work, work)
 
     def _work(self, connection: Connection, work: Callable[[Transaction], T]) -> T:
         return work(Transaction(connection, self._statements))
 
     async def _prepare(self) -> None:
-        """Brings the tables up to date, once."""
+        """Brings the tables up to date, once; goes on to its end when the caller is cancelled."""
         if self._prepared:
             return
         async with self._preparing:
-            try:
-                await self._prepare_tables()
-            except (DBAPIError, OSError) as error:
-                raise _translated(error) from error
-            self._prepared = True
+            if not self._prepared:
+                await asyncio.shield(self._started(_repeated(self._prepare_tables)))
 
     async def _prepare_tables(self) -> None:
         async with self._engine.connect() as connection:
-            if await connection.run_sync(migrations.is_prepared):
-                return
-        async with self._engine.begin() as connection:
-            try:
-                await connection.run_sync(migrations.prepare)
-            finally:
-                await connection.run_sync(migrations.unlock)
+            is_prepared = await connection.run_sync(migrations.is_prepared)
+        if not is_prepared:
+            async with self._engine.begin() as connection:
+                try:
+                    await connection.run_sync(migrations.prepare)
+                finally:
+                    await connection.run_sync(migrations.unlock)
+        self._prepared = True
+
+
+async def _repeated(attempt: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Runs a transaction, and again if it lost a race or its connection was dead.
+
+    Before COMMIT nothing is written, so that running it again does no harm. A dead connection is
+    replaced once: what waits in a pool for hours is cut by the network or by a restarted server.
+
+    Raises:
+        StoreError: What the driver's error means.
+    """
+    pauses = iter(_PAUSES)
+    was_dead = False
+    while True:
+        try:
+            return await attempt()
+        except (DBAPIError, PoolTimeoutError, OSError) as error:
+            if _is_dead(error) and not was_dead:
+                was_dead = True
+                continue
+            pause = next(pauses, None) if _is_lost_race(error) else None
+            if pause is None:
+                raise _translated(error) from error
+        await asyncio.sleep(pause)
+
+
+def _is_dead(error: Exception) -> bool:
+    return isinstance(error, DBAPIError) and error.connection_invalidated
 
 
 def _is_lost_race(error: Exception) -> bool:
-    if isinstance(error, IntegrityError):
-        return True
-    if not isinstance(error, DBAPIError) or error.orig is None:
-        return False
-    code = getattr(error.orig, "sqlstate", None) or (error.orig.args or ("",))[0]
-    return str(code) in _RETRY_CODES
+    return isinstance(error, IntegrityError) or _code(error) in _LOST_RACES
 
 
-def _translated(error: Exception) -> Exception:
+def _code(error: Exception) -> str:
+    """Returns PostgreSQL's SQLSTATE or MySQL's number; empty when the error has none."""
+    cause = getattr(error, "orig", None)
+    if cause is None:
+        return ""
+    return str(getattr(cause, "sqlstate", None) or (cause.args or ("",))[0])
+
+
+def _translated(error: Exception) -> StoreError:
     """Returns the error of ours that says what a driver's error means."""
-    name = type(getattr(error, "orig", None) or error).__name__
-    if isinstance(error, (OperationalError, InterfaceError, OSError)):
+    cause: BaseException = getattr(error, "orig", None) or error
+    while cause.__cause__ is not None:  # SQLAlchemy's names for asyncpg's errors say less
+        cause = cause.__cause__
+    name = type(cause).__name__
+    if (
+        isinstance(error, OperationalError | PoolTimeoutError | OSError)
+        or _is_dead(error)
+        or _code(error).startswith(_UNAVAILABLE)
+    ):
         return StoreUnavailableError(f"The database did not answer ({name}); nothing was written.")
     return StoreError(f"The database refused ({name}); nothing was written.")

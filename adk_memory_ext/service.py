@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self, runtime_checkable
 from weakref import WeakValueDictionary
 
@@ -15,11 +13,13 @@ from google.adk.sessions.base_session_service import (
     ListSessionsResponse,
 )
 
-from adk_memory_ext.errors import CapabilityError, StateRejectedError, StoreUnavailableError
-from adk_memory_ext.scoped_state import ScopedState
+from adk_memory_ext.errors import CapabilityError, StoreUnavailableError
+from adk_memory_ext.event_times import in_order, microseconds
+from adk_memory_ext.scoped_state import ChangesState, ScopedState
+from adk_memory_ext.state_changes import StateChange
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
     from types import TracebackType
 
     from google.adk.events.event import Event
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from adk_memory_ext.records import SessionPage
 
 _CREATE_ATTEMPTS: Final = 5
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @runtime_checkable
@@ -120,7 +119,10 @@ class DurableSessionService(BaseSessionService):
 
         Raises:
             AlreadyExistsError: When the user has a session of that id. Nothing was written.
+            CapabilityError: When the state holds a change such as `Increment`, and the wrapped
+                service cannot apply it. Nothing was written.
         """
+        self._require_changes(state or {})
         return await self._wrapped.create_session(
             app_name=app_name, user_id=user_id, state=state, session_id=session_id
         )
@@ -252,15 +254,30 @@ class DurableSessionService(BaseSessionService):
         Raises:
             StateRejectedError: When the event's time lies outside the years 1 to 9999.
             StaleSessionError: When somebody else appended since `session` was loaded.
+            CapabilityError: When the delta holds a change such as `Increment`, and the wrapped
+                service cannot apply it.
         """
-        if event.partial or getattr(self._wrapped, "keeps_order", False):
+        self._require_changes(event.actions.state_delta)
+        if event.partial:
             return await self._wrapped.append_event(session, event)
-        # Tasks may share `session`: each takes its time after the append before it.
+        # Tasks may share `session`: each has seen what the one before it appended.
         key = session.app_name, session.user_id, session.id
         lock = self._appending.setdefault(key, asyncio.Lock())
         async with lock:
-            event.timestamp = _time_in_order(session, event)
+            if not getattr(self._wrapped, "keeps_order", False):
+                event.timestamp = _time_in_order(session, event)
             return await self._wrapped.append_event(session, event)
+
+    def _require_changes(self, delta: Mapping[str, Any]) -> None:
+        """Refuses changes that the wrapped service would take for values."""
+        if isinstance(self._wrapped, ChangesState):
+            return
+        for key, value in delta.items():
+            if isinstance(value, StateChange):
+                raise CapabilityError(
+                    f"{type(self._wrapped).__name__} cannot apply the {type(value).__name__} of"
+                    f" {key!r} to what is stored; DurableSessionService.from_url(…) can."
+                )
 
     async def flush(self) -> None:
         """Has the wrapped service write out what it buffers; ours buffers nothing."""
@@ -287,26 +304,8 @@ class DurableSessionService(BaseSessionService):
 
 
 def _time_in_order(session: Session, event: Event) -> float:
-    """Returns the event's time, raised above the last one that `session` knows of.
-
-    ADK's services read events by time, and databases keep microseconds, so order is judged on
-    these.
-    """
-    last = _microseconds(session.last_update_time)
+    """Returns the event's time, raised above the last one that `session` knows of."""
+    newest = microseconds(session.last_update_time)
     if session.events:
-        last = max(last, _microseconds(session.events[-1].timestamp))
-    try:
-        if _microseconds(event.timestamp) > last:
-            return event.timestamp
-        later = (last + 1) / 1_000_000
-        # From the year 2242 on, the next float may be more than a microsecond away.
-        return later if _microseconds(later) > last else math.nextafter(later, math.inf)
-    except (ValueError, OverflowError) as error:
-        raise StateRejectedError(
-            "timestamp", "is no number of seconds since 1970 between the years 1 and 9999"
-        ) from error
-
-
-def _microseconds(timestamp: float) -> int:
-    """Returns a time as databases keep it: rounded like Python's `datetime`, which ADK stores."""
-    return (datetime.fromtimestamp(timestamp, UTC) - _EPOCH) // timedelta(microseconds=1)
+        newest = max(newest, microseconds(session.events[-1].timestamp))
+    return in_order(event.timestamp, newest)[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -9,14 +10,15 @@ from google.adk.errors import StaleSessionError
 from google.adk.errors.session_not_found_error import SessionNotFoundError
 from sqlalchemy.exc import IntegrityError as AnyIntegrityError
 
+from adk_memory_ext.event_times import in_order, microseconds
 from adk_memory_ext.records import Revision
 from adk_memory_ext.sql_store import (
-    ForeignRowsError,
     Head,
-    adopt,
     apply_changes,
     change_scope,
     decode_state,
+    has_content,
+    locked_head,
     read_head,
     stored_event,
 )
@@ -29,7 +31,6 @@ if TYPE_CHECKING:
     from adk_memory_ext.state_changes import StateChange
     from adk_memory_ext.statements import Transaction
 
-MICROSECONDS: Final = 1_000_000
 REMOVED: Final = "memext_removed"
 """Where an event's `custom_metadata` lists the keys that it removed. The delta itself says None for
 them, which is as near as plain ADK comes to a removal."""
@@ -91,7 +92,7 @@ def append_event(tx: Transaction, session: SessionId, seen: Seen, event: NewEven
             an earlier session of the same id.
         DuplicateEventError: When the event's id is taken.
     """
-    head = _locked_head(tx, session)
+    head = locked_head(tx, session)
     if head is None:
         raise SessionNotFoundError(f"Session {session.session_id} not found.")
     is_stale = _is_stale(tx, head, seen)
@@ -106,7 +107,7 @@ def append_event(tx: Transaction, session: SessionId, seen: Seen, event: NewEven
         raise StaleSessionError(
             f"Session {session.session_id} has events that this copy has not seen; load it again."
         )
-    timestamp, microseconds = _time_in_order(event.timestamp, head.newest)
+    timestamp, time = in_order(event.timestamp, head.newest)
     parameters = {
         **session.parameters(),
         "session_key": head.key,
@@ -117,8 +118,8 @@ def append_event(tx: Transaction, session: SessionId, seen: Seen, event: NewEven
         "event_id": event.id,
         "newest_event_id": event.id,
         "invocation_id": event.invocation_id,
-        "time": tx.time(microseconds),
-        "microseconds": microseconds,
+        "time": tx.time(time),
+        "microseconds": time,
     }
     outcome = _change_scopes(tx, session, event)
     if event.session_changes:
@@ -132,6 +133,48 @@ def append_event(tx: Transaction, session: SessionId, seen: Seen, event: NewEven
     return Appended(timestamp, revision, outcome, data)
 
 
+def stored_append(
+    tx: Transaction, session: SessionId, seen: Seen, event_id: str
+) -> Appended | None:
+    """Returns what came of the append of an event that is stored; None if it is not.
+
+    Its `revision` is None unless the writer has seen all content before the event.
+
+    Raises:
+        SessionNotFoundError: When there is no such session.
+    """
+    head = read_head(tx, session, lock=False, check=False)
+    if head is None:
+        raise SessionNotFoundError(f"Session {session.session_id} not found.")
+    data = stored_event(tx, session, event_id)
+    if data is None:
+        return None
+    timestamp = float(data.pop("timestamp"))
+    removed = (data.get("custom_metadata") or {}).get(REMOVED, [])
+    outcome = data["actions"]["state_delta"] | dict.fromkeys(removed, MISSING)
+    return Appended(timestamp, _caught_up(tx, session, head, seen, event_id), outcome, data)
+
+
+def _caught_up(
+    tx: Transaction, session: SessionId, head: Head, seen: Seen, event_id: str
+) -> Revision | None:
+    """Returns the revision at an event if the writer has seen all content before it."""
+    known = seen.revision
+    if known is None or known.incarnation != head.incarnation:
+        return None
+    unseen = {
+        **session.parameters(),
+        "session_key": head.key,
+        "after_sequence": known.sequence,
+    }
+    for sequence, unseen_id, data in tx.rows("unseen_events", unseen):
+        if unseen_id == event_id:
+            return Revision(head.incarnation, sequence)
+        if has_content(json.loads(data)):
+            break
+    return None
+
+
 def with_delta(data: Mapping[str, Any], outcome: Mapping[str, Any]) -> dict[str, Any]:
     """Returns an event's JSON form with what its changes came to."""
     delta = {key: None if value is MISSING else value for key, value in outcome.items()}
@@ -142,34 +185,15 @@ def with_delta(data: Mapping[str, Any], outcome: Mapping[str, Any]) -> dict[str,
     return whole
 
 
-def _locked_head(tx: Transaction, session: SessionId) -> Head | None:
-    try:
-        return read_head(tx, session, lock=True)
-    except ForeignRowsError:
-        adopt(tx, session)
-        return read_head(tx, session, lock=True, check=False)
-
-
 def _is_stale(tx: Transaction, head: Head, seen: Seen) -> bool:
     """Whether the log holds content that the writer has not seen."""
     if seen.revision is not None:
         return seen.revision.sequence < head.content_sequence
     # A session object that this store did not make (rebuilt from JSON, say) is judged as ADK does.
-    if round(seen.last_update_time * MICROSECONDS) >= head.updated:
+    if microseconds(seen.last_update_time) >= head.updated:
         return False
     last = tx.rows("last_event_id", {"session_key": head.key})
     return (last[0][0] if last else None) != seen.last_event_id
-
-
-def _time_in_order(timestamp: float, newest: int | None) -> tuple[float, int]:
-    """Returns the time to store, in seconds and in microseconds.
-
-    Plain ADK reads events by time and then by id, which is random; it keeps microseconds.
-    """
-    microseconds = round(timestamp * MICROSECONDS)
-    if newest is None or microseconds > newest:
-        return timestamp, microseconds
-    return (newest + 1) / MICROSECONDS, newest + 1
 
 
 def _change_scopes(tx: Transaction, session: SessionId, event: NewEvent) -> dict[str, Any]:

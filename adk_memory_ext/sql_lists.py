@@ -11,51 +11,82 @@ from sqlalchemy import and_, insert, literal, or_, select, update
 
 from adk_memory_ext.adk_tables import app_states, sessions, user_states
 from adk_memory_ext.errors import ConfigurationError
-from adk_memory_ext.records import SessionPage, SessionSummary
+from adk_memory_ext.records import Revision, SessionPage, SessionSummary
 from adk_memory_ext.schema import memext_sessions
 from adk_memory_ext.sql_store import decode_state, merged_state
+from adk_memory_ext.statements import IsExactly
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sqlalchemy import ColumnElement
 
-    from adk_memory_ext.records import SessionId
     from adk_memory_ext.statements import Transaction
 
 _MICROSECONDS: Final = 1_000_000
 
 
-def all_sessions(tx: Transaction, app_name: str, user_id: str | None) -> Iterator[dict[str, Any]]:
-    """Yields the fields of each session without events, oldest update first, as ADK orders them."""
+def all_sessions(
+    tx: Transaction, app_name: str, user_id: str | None
+) -> Iterator[tuple[dict[str, Any], Revision | None]]:
+    """Yields each session's fields without events, oldest update first, as ADK orders them.
+
+    The revision beside them is None where plain ADK wrote since the session was last seen.
+    """
+    link = memext_sessions.c
     query = (
-        select(sessions.c.user_id, sessions.c.id, sessions.c.state, sessions.c.update_time)
+        select(
+            sessions.c.user_id,
+            sessions.c.id,
+            sessions.c.state,
+            sessions.c.update_time,
+            link.incarnation,
+            link.last_sequence,
+            link.updated_microseconds,
+        )
+        .outerjoin_from(sessions, memext_sessions, _same_session())
         .where(_own(sessions.c.app_name, sessions.c.user_id, app_name, user_id))
         .order_by(sessions.c.update_time, sessions.c.user_id, sessions.c.id)
     )
     app_state = _app_state(tx, app_name)
     user_states_by_id = _user_states(tx, app_name, user_id)
     for row in tx.connection.execute(query):
-        yield {
-            "app_name": app_name,
-            "user_id": row.user_id,
-            "id": row.id,
-            "state": merged_state(
-                app_state, user_states_by_id.get(row.user_id, {}), decode_state(row.state)
-            ),
-            "events": [],
-            "last_update_time": tx.microseconds(row.update_time) / _MICROSECONDS,
-        }
+        updated = tx.microseconds(row.update_time)
+        is_known = row.updated_microseconds == updated
+        yield (
+            {
+                "app_name": app_name,
+                "user_id": row.user_id,
+                "id": row.id,
+                "state": merged_state(
+                    app_state, user_states_by_id.get(row.user_id, {}), decode_state(row.state)
+                ),
+                "events": [],
+                "last_update_time": updated / _MICROSECONDS,
+            },
+            Revision(row.incarnation, row.last_sequence) if is_known else None,
+        )
+
+
+def _same_session() -> ColumnElement[bool]:
+    """The condition that joins ADK's row of a session with ours."""
+    link = memext_sessions.c
+    return and_(
+        sessions.c.app_name == link.app_name,
+        sessions.c.user_id == link.user_id,
+        sessions.c.id == link.session_id,
+    )
 
 
 def _own(
     app: ColumnElement[str], user: ColumnElement[str], app_name: str, user_id: str | None
 ) -> ColumnElement[bool]:
-    return app == app_name if user_id is None else and_(app == app_name, user == user_id)
+    own = IsExactly(app, app_name)
+    return own if user_id is None else and_(own, IsExactly(user, user_id))
 
 
 def _app_state(tx: Transaction, app_name: str) -> dict[str, Any]:
-    query = select(app_states.c.state).where(app_states.c.app_name == app_name)
+    query = select(app_states.c.state).where(IsExactly(app_states.c.app_name, app_name))
     text = tx.connection.execute(query).scalar()
     return {} if text is None else decode_state(text)
 
@@ -93,15 +124,7 @@ def page(
             link.updated_microseconds,
             sessions.c.state if with_state else literal(None).label("state"),
         )
-        .join_from(
-            memext_sessions,
-            sessions,
-            and_(
-                sessions.c.app_name == link.app_name,
-                sessions.c.user_id == link.user_id,
-                sessions.c.id == link.session_id,
-            ),
-        )
+        .join_from(memext_sessions, sessions, _same_session())
         .where(_own(link.app_name, link.user_id, app_name, user_id))
         .order_by(link.updated_microseconds.desc(), link.session_key.desc())
         .limit(limit + 1)
@@ -146,19 +169,13 @@ def _decode_cursor(cursor: str) -> tuple[int, int]:
         ) from error
 
 
-def set_title(tx: Transaction, session: SessionId, title: str | None) -> bool:
-    """Sets the title of a session; False if there is no such session."""
-    link = memext_sessions.c
-    changed = tx.connection.execute(
+def set_title(tx: Transaction, session_key: int, title: str | None) -> None:
+    """Sets the title of a session; None takes it away."""
+    tx.connection.execute(
         update(memext_sessions)
-        .where(
-            link.app_name == session.app_name,
-            link.user_id == session.user_id,
-            link.session_id == session.session_id,
-        )
+        .where(memext_sessions.c.session_key == session_key)
         .values(title=title)
     )
-    return changed.rowcount > 0
 
 
 def adopt_sessions(tx: Transaction) -> None:
@@ -175,15 +192,7 @@ def adopt_sessions(tx: Transaction) -> None:
         sessions.c.update_time,
         link.session_key,
         link.updated_microseconds,
-    ).outerjoin_from(
-        sessions,
-        memext_sessions,
-        and_(
-            sessions.c.app_name == link.app_name,
-            sessions.c.user_id == link.user_id,
-            sessions.c.id == link.session_id,
-        ),
-    )
+    ).outerjoin_from(sessions, memext_sessions, _same_session())
     for row in tx.connection.execute(query).all():
         updated = tx.microseconds(row.update_time)
         if row.session_key is None:
@@ -201,9 +210,12 @@ def adopt_sessions(tx: Transaction) -> None:
                 )
             )
         elif row.updated_microseconds != updated:
-            # Its events are still unseen, which their own check notices.
+            # Its events are still unseen. No event has an empty id, so their own check notices.
             tx.connection.execute(
                 update(memext_sessions)
-                .where(link.session_key == row.session_key)
-                .values(updated_microseconds=updated)
+                .where(
+                    link.session_key == row.session_key,
+                    link.updated_microseconds == row.updated_microseconds,
+                )
+                .values(updated_microseconds=updated, newest_event_id="")
             )

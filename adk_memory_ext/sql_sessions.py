@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import copy
+import logging
 import uuid
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar
 
-from google.adk.errors import StaleSessionError
 from google.adk.errors.already_exists_error import AlreadyExistsError
 from google.adk.errors.session_not_found_error import SessionNotFoundError
 from google.adk.events.event import Event
@@ -21,36 +21,34 @@ from google.adk.sessions.state import State
 from pydantic import PrivateAttr
 
 from adk_memory_ext import database, sql_events, sql_lists, sql_store
-from adk_memory_ext.adk_tables import ID_LENGTH, NAME_LENGTH
-from adk_memory_ext.errors import InvalidIdError, StateRejectedError
-from adk_memory_ext.json_values import Normaliser, OnBadValue, is_storable
+from adk_memory_ext.errors import StateRejectedError
+from adk_memory_ext.event_times import MICROSECONDS, microseconds
+from adk_memory_ext.ids import check_event, check_owner, check_title, session_identity
+from adk_memory_ext.json_values import Normaliser, OnBadValue
 from adk_memory_ext.records import Revision, SessionId, SessionPage
 from adk_memory_ext.server_database import ServerDatabase
-from adk_memory_ext.sql_events import (
-    MICROSECONDS,
-    REMOVED,
-    Appended,
-    DuplicateEventError,
-    NewEvent,
-    Seen,
-)
+from adk_memory_ext.sql_events import Appended, DuplicateEventError, Seen
 from adk_memory_ext.sql_store import ForeignRowsError, LoadedSession
 from adk_memory_ext.sqlite_database import SqliteDatabase
 from adk_memory_ext.state_changes import MISSING
 from adk_memory_ext.stored_events import (
+    ReadyEvent,
     decode_event,
     is_same,
     match_stored,
-    new_event,
+    ready_event,
     split_changes,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from adk_memory_ext.state_changes import StateChange
     from adk_memory_ext.statements import Transaction
 
 T = TypeVar("T")
+
+_logger: Final = logging.getLogger(__name__)
 
 
 class Database(Protocol):
@@ -94,7 +92,8 @@ class SqlSessionService(BaseSessionService):
         database: Where; closed by `close`.
         on_bad_value: `refuse` raises `StateRejectedError` for a value that no JSON text can hold
             (NaN, NUL, a lone surrogate, bytes, …); `replace` stores the nearest one instead and
-            lists its path in the event's `custom_metadata["memext_replaced"]`.
+            lists its path in the event's `custom_metadata["memext_replaced"]`, or in a warning in
+            the log where there is no event.
     """
 
     keeps_order: Final = True
@@ -135,7 +134,7 @@ class SqlSessionService(BaseSessionService):
         identity = session_identity(
             app_name, user_id, str(uuid.uuid4()) if session_id is None else session_id
         )
-        changes = split_changes(state or {}, Normaliser(self._on_bad_value))
+        changes = self._changes(state or {})
         initial = sql_store.apply_changes({}, changes["session"])
 
         def work(tx: Transaction) -> LoadedSession:
@@ -150,11 +149,7 @@ class SqlSessionService(BaseSessionService):
             )
 
         session = _session(identity, await self._database.write(work))
-        session.state.update(
-            (key, value)
-            for key, value in (state or {}).items()
-            if str(key).startswith(State.TEMP_PREFIX)
-        )
+        session.state.update(_temporary(state or {}))
         return session
 
     async def get_session(
@@ -170,27 +165,32 @@ class SqlSessionService(BaseSessionService):
         limit = config.num_recent_events if config else None
         after = None
         if config and config.after_timestamp:
-            after = round(config.after_timestamp * MICROSECONDS)
+            after = microseconds(config.after_timestamp)
 
         def work(tx: Transaction, *, check: bool = True) -> StoredSession | None:
             loaded = sql_store.load_session(tx, identity, limit=limit, after=after, check=check)
             return None if loaded is None else _session(identity, loaded)
 
+        def adopting(tx: Transaction) -> StoredSession | None:
+            # In one transaction, so that plain ADK does not write again in between.
+            sql_store.adopt(tx, identity)
+            return work(tx, check=False)
+
         try:
             return await self._database.read(work)
         except ForeignRowsError:
-            await self._database.write(lambda tx: sql_store.adopt(tx, identity))
-            return await self._database.read(lambda tx: work(tx, check=False))
+            return await self._database.write(adopting)
 
     async def list_sessions(
         self, *, app_name: str, user_id: str | None = None
     ) -> ListSessionsResponse:
         """Returns all sessions of a user, or of all users, without events, oldest update first."""
+        check_owner(app_name, user_id)
         return await self._database.read(
             lambda tx: ListSessionsResponse(
                 sessions=[
-                    Session.model_construct(**fields)
-                    for fields in sql_lists.all_sessions(tx, app_name, user_id)
+                    _listed(fields, revision)
+                    for fields, revision in sql_lists.all_sessions(tx, app_name, user_id)
                 ]
             )
         )
@@ -205,6 +205,7 @@ class SqlSessionService(BaseSessionService):
         with_state: bool = False,
     ) -> SessionPage:
         """Returns a page of sessions, newest update first; see `DurableSessionService`."""
+        check_owner(app_name, user_id)
         if not self._sessions_adopted:
             await self._database.write(sql_lists.adopt_sessions)
             self._sessions_adopted = True
@@ -219,6 +220,7 @@ class SqlSessionService(BaseSessionService):
 
     async def get_user_state(self, *, app_name: str, user_id: str) -> dict[str, Any]:
         """Returns the user's state, keys without `user:`; empty if there is none."""
+        check_owner(app_name, user_id)
         identity = SessionId(app_name, user_id, "")
         return await self._database.read(lambda tx: sql_store.user_state(tx, identity))
 
@@ -243,9 +245,8 @@ class SqlSessionService(BaseSessionService):
         if event.partial:
             return event
         identity = session_identity(session.app_name, session.user_id, session.id)
-        _check_id("event id", event.id, ID_LENGTH)
-        _check_id("invocation id", event.invocation_id or "-", NAME_LENGTH)
-        ready = new_event(event, self._on_bad_value)
+        check_event(event.id, event.invocation_id)
+        ready = ready_event(event, self._on_bad_value)
         seen = Seen(
             getattr(session, "revision", None),
             session.events[-1].id if session.events else None,
@@ -253,12 +254,12 @@ class SqlSessionService(BaseSessionService):
         )
         try:
             await self._database.write(
-                lambda tx: sql_events.append_event(tx, identity, seen, ready),
+                lambda tx: sql_events.append_event(tx, identity, seen, ready.new),
                 # Also when the caller was cancelled meanwhile: the session keeps up with the store.
-                lambda appended: _commit(session, event, appended),
+                lambda appended: _commit(session, event, ready, appended),
             )
         except DuplicateEventError:
-            await self._accept_again(identity, ready, session, event)
+            await self._accept_again(identity, seen, session, event, ready)
         return event
 
     async def set_session_title(
@@ -267,12 +268,13 @@ class SqlSessionService(BaseSessionService):
         """Gives the session a title for lists, or takes it away; see `DurableSessionService`."""
         identity = session_identity(app_name, user_id, session_id)
         if title is not None:
-            _check_id("title", title, NAME_LENGTH)
+            check_title(title)
 
         def work(tx: Transaction) -> None:
-            sql_store.adopt(tx, identity)
-            if not sql_lists.set_title(tx, identity, title):
+            head = sql_store.locked_head(tx, identity)
+            if head is None:
                 raise SessionNotFoundError(f"Session {session_id} not found.")
+            sql_lists.set_title(tx, head.key, title)
 
         await self._database.write(work)
 
@@ -302,7 +304,7 @@ class SqlSessionService(BaseSessionService):
             )
             await self.append_event(session, event)
             return {key: session.state[key] for key in delta if key in session.state}
-        changes = split_changes(delta, Normaliser(self._on_bad_value))
+        changes = self._changes(delta)
         if changes["session"]:
             raise StateRejectedError(next(iter(changes["session"])), "needs a session_id")
         if changes["user"] and user_id is None:
@@ -328,61 +330,36 @@ class SqlSessionService(BaseSessionService):
         """Closes the database. May be called twice."""
         await self._database.close()
 
+    def _changes(self, delta: Mapping[str, Any]) -> dict[str, dict[str, StateChange]]:
+        """Returns the changes of each scope; what is replaced can only be said in the log."""
+        normaliser = Normaliser(self._on_bad_value)
+        changes = split_changes(delta, normaliser)
+        if normaliser.replaced:
+            _logger.warning(
+                "Values that cannot be kept were replaced: %s", ", ".join(normaliser.replaced)
+            )
+        return changes
+
     async def _accept_again(
-        self, identity: SessionId, ready: NewEvent, session: Session, event: Event
+        self, identity: SessionId, seen: Seen, session: Session, event: Event, ready: ReadyEvent
     ) -> None:
         """Takes a second delivery of a stored event for done.
 
         Raises:
             AlreadyExistsError: When the stored event is another one.
+            SessionNotFoundError: When the session was deleted meanwhile.
         """
-        stored, head = await self._database.read(
-            lambda tx: (
-                sql_store.stored_event(tx, identity, event.id),
-                sql_store.read_head(tx, identity, lock=False, check=False),
-            )
+        again = await self._database.read(
+            lambda tx: sql_events.stored_append(tx, identity, seen, event.id)
         )
-        if stored is None or head is None:
-            raise StaleSessionError(f"Session {identity.session_id} was deleted meanwhile.")
-        timestamp = float(stored.pop("timestamp"))
-        if not is_same(stored, ready):
+        if again is None or not is_same(again.data, ready.new):
             raise AlreadyExistsError(
                 f"Session {identity.session_id} has another event with the id {event.id}."
             )
         if any(known.id == event.id for known in session.events):
-            event.timestamp = timestamp
-            return
-        removed = (stored.get("custom_metadata") or {}).get(REMOVED, [])
-        outcome = dict(stored["actions"]["state_delta"]) | dict.fromkeys(removed, MISSING)
-        is_last = head.updated == round(timestamp * MICROSECONDS)
-        revision = head.revision if is_last else None
-        _commit(session, event, Appended(timestamp, revision, outcome, stored))
-
-
-def session_identity(app_name: str, user_id: str, session_id: str) -> SessionId:
-    """Returns the identity, checked.
-
-    Raises:
-        InvalidIdError: When a part is empty, longer than ADK's columns or no text.
-    """
-    _check_id("app name", app_name, ID_LENGTH)
-    _check_id("user id", user_id, ID_LENGTH)
-    _check_id("session id", session_id, ID_LENGTH)
-    return SessionId(app_name, user_id, session_id)
-
-
-def _check_id(what: str, value: str, longest: int) -> None:
-    if not isinstance(value, str) or not value:
-        raise InvalidIdError(f"The {what} is empty; nothing was written.")
-    if len(value) > longest:
-        raise InvalidIdError(
-            f"The {what} has {len(value):,} characters, and ADK's tables hold {longest};"
-            " nothing was written."
-        )
-    if not is_storable(value):
-        raise InvalidIdError(
-            f"The {what} holds a NUL character or a lone surrogate; nothing was written."
-        )
+            match_stored(event, ready, again)
+        else:
+            _commit(session, event, ready, again)
 
 
 def _session(identity: SessionId, loaded: LoadedSession) -> StoredSession:
@@ -394,27 +371,39 @@ def _session(identity: SessionId, loaded: LoadedSession) -> StoredSession:
         state=loaded.state(),
         last_update_time=loaded.head.updated / MICROSECONDS,
     )
-    session.events = [decode_event(text) for text in loaded.events]
+    session.events = [decode_event(text, identity.session_id) for text in loaded.events]
     session.see(loaded.head.revision)
     return session
 
 
-def _commit(session: Session, event: Event, appended: Appended) -> None:
-    """Makes the objects in memory say what is stored."""
-    temporary = {
+def _listed(fields: Mapping[str, Any], revision: Revision | None) -> StoredSession:
+    session = StoredSession.model_construct(**fields)
+    session.see(revision)
+    return session
+
+
+def _temporary(delta: Mapping[Any, Any]) -> dict[str, Any]:
+    """Returns the `temp:` part of a delta, which lives in the session object only."""
+    return {
         key: value
-        for key, value in event.actions.state_delta.items()
-        if key.startswith(State.TEMP_PREFIX)
+        for key, value in delta.items()
+        if isinstance(key, str) and key.startswith(State.TEMP_PREFIX)
     }
-    match_stored(event, appended)
+
+
+def _commit(session: Session, event: Event, ready: ReadyEvent, appended: Appended) -> None:
+    """Makes the objects in memory say what is stored."""
+    temporary = _temporary(event.actions.state_delta)
+    match_stored(event, ready, appended)
     session.state.update(temporary)
     for key, value in appended.outcome.items():
         if value is MISSING:
             session.state.pop(key, None)
         else:
-            session.state[key] = copy.deepcopy(value)
+            # A container of its own, so that a change of the state in place leaves the event alone.
+            session.state[key] = copy.deepcopy(value) if isinstance(value, dict | list) else value
     session.events.append(event)
     if appended.revision is not None:
-        session.last_update_time = round(appended.timestamp * MICROSECONDS) / MICROSECONDS
+        session.last_update_time = microseconds(appended.timestamp) / MICROSECONDS
         if isinstance(session, StoredSession):
             session.see(appended.revision)

@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from adk_memory_ext.errors import CorruptRecordError, StateRejectedError
+from adk_memory_ext.errors import CorruptRecordError, InvalidIdError, StateRejectedError
 from adk_memory_ext.records import Revision
 from adk_memory_ext.state_changes import MISSING, UnfitValueError
 
@@ -132,7 +132,7 @@ def read_head(
         updated,
         newest_id,
         newest_time,
-        second_time,
+        of_last_update,
     ) = rows[0]
     head = Head(
         state=state,
@@ -148,10 +148,28 @@ def read_head(
         head.updated != updated
         or head.created != created
         or newest_id != newest_event_id
-        or (newest_time is not None and newest_time == second_time)
+        or of_last_update > 1
     ):
         raise ForeignRowsError
     return head
+
+
+def locked_head(tx: Transaction, session: SessionId) -> Head | None:
+    """Returns the session's head, kept from others until the transaction ends; None without one.
+
+    What plain ADK wrote in between is taken in first.
+    """
+    try:
+        return read_head(tx, session, lock=True)
+    except ForeignRowsError:
+        pass
+    try:
+        # PostgreSQL and MySQL read locked rows anew when they had to wait, and the newest event as
+        # it was before. Now that the lock is held, both are of one moment.
+        return read_head(tx, session, lock=True)
+    except ForeignRowsError:
+        adopt(tx, session)
+        return read_head(tx, session, lock=True, check=False)
 
 
 def adopt(tx: Transaction, session: SessionId) -> None:
@@ -174,15 +192,12 @@ def adopt(tx: Transaction, session: SessionId) -> None:
         _insert_link(tx, session, created)
         link = tx.rows("link_key", parameters)
     key, incarnation, last, content, _created = link[0]
-    known = {row[0] for row in tx.rows("sequenced_ids", {"session_key": key})}
-    events = tx.rows("event_ids", parameters)
-    for event_id, _time, data in events:
-        if event_id in known:
-            continue
+    for event_id, data in tx.rows("foreign_events", {**parameters, "session_key": key}):
         last += 1
         tx.run("insert_sequence", {"session_key": key, "sequence": last, "event_id": event_id})
         if has_content(json.loads(data or "{}")):
             content = last
+    newest = tx.rows("newest_event", parameters)
     tx.run(
         "save_link",
         {
@@ -190,7 +205,7 @@ def adopt(tx: Transaction, session: SessionId) -> None:
             "incarnation": incarnation,
             "last_sequence": last,
             "content_sequence": content,
-            "newest_event_id": events[-1][0] if events else None,
+            "newest_event_id": newest[0][0] if newest else None,
             "created_microseconds": created,
             "updated_microseconds": updated,
         },
@@ -238,6 +253,7 @@ def create_session(
     session_state: Mapping[str, Any],
 ) -> LoadedSession:
     """Stores a session that does not exist yet, with its share of app and user state."""
+    _refuse_confusable(tx, "session", session)
     now = now_microseconds()
     parameters = session.parameters()
     app_state = change_scope(tx, "app", session, app_changes)
@@ -252,20 +268,37 @@ def create_session(
     return LoadedSession(head, app_state, user_state, [])
 
 
+def _refuse_confusable(tx: Transaction, what: str, session: SessionId) -> None:
+    """Refuses a row whose key MySQL would take for that of another one.
+
+    Raises:
+        InvalidIdError: When there is one.
+    """
+    if tx.dialect == "mysql" and tx.rows(f"confusable_{what}", session.parameters()):
+        raise InvalidIdError(
+            f"The database has a {what.replace('_', ' ')} whose ids differ only in what the"
+            " collation of ADK's tables ignores (case, accents, trailing spaces); nothing was"
+            " written. Tables that this package creates keep them apart."
+        )
+
+
 def change_scope(
     tx: Transaction, scope: str, session: SessionId, changes: Mapping[str, StateChange]
 ) -> dict[str, Any]:
     """Applies changes to `app` or `user` state under its lock and returns the whole new state.
 
     The row is created where it is missing, also without changes: plain ADK cannot append to a
-    session whose user has none.
+    session whose user has none. Without changes nothing is locked, so that those who only begin a
+    session need not wait for each other.
     """
     parameters = session.parameters()
-    rows = tx.rows(f"locked_{scope}_state", parameters)
+    rows = tx.rows(f"locked_{scope}_state" if changes else f"{scope}_state", parameters)
     state = decode_state(rows[0][0]) if rows else {}
     apply_changes(state, changes, f"{scope}:")
     if changes or not rows:
-        values = {"state": tx.json(state), "time": tx.time(now_microseconds())}
+        if not rows:
+            _refuse_confusable(tx, f"{scope}_state", session)
+        values = {"state": tx.json(state, f"{scope}:"), "time": tx.time(now_microseconds())}
         verb = "save" if rows else "insert"
         tx.run(f"{verb}_{scope}_state", {**parameters, **values})
     return state
@@ -352,6 +385,8 @@ def stored_event(tx: Transaction, session: SessionId, event_id: str) -> dict[str
 def delete_session(tx: Transaction, session: SessionId) -> None:
     """Deletes the session, its events and our rows beside them; user and app state stay."""
     parameters = session.parameters()
+    if tx.dialect != "sqlite":  # so that an append under way has ended, and none begins
+        tx.rows("locked_bare_head", parameters)
     for statement in ("delete_events", "delete_sequences", "delete_link", "delete_session"):
         tx.run(statement, parameters)
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sqlalchemy import create_engine, event
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
 from adk_memory_ext import migrations
@@ -26,7 +27,7 @@ from adk_memory_ext.database import (
     set_pragmas,
     sqlite_path,
 )
-from adk_memory_ext.errors import MemoryExtError, StoreError, StoreUnavailableError
+from adk_memory_ext.errors import CommitUnknownError, StoreError, StoreUnavailableError
 from adk_memory_ext.statements import SqliteTransaction, Transaction, compile_statements
 
 if TYPE_CHECKING:
@@ -55,7 +56,10 @@ class _Write:
     def deliver(self) -> None:
         """Hands the outcome over; runs in the loop of the caller."""
         if self.error is None and self.then is not None:
-            self.then(self.result)
+            try:
+                self.then(self.result)
+            except Exception as error:  # noqa: BLE001  # the caller gets it, and nobody else
+                self.error = error
         if self.future.cancelled():
             return
         if self.error is None:
@@ -92,7 +96,7 @@ class SqliteDatabase:
         self._writes: queue.SimpleQueue[_Write | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._writer: threading.Thread | None = None
-        self._readers: ThreadPoolExecutor | None = None
+        self._readers: Final = ThreadPoolExecutor(_READERS, "adk-memory-ext-reader")
         self._local = threading.local()
         self._reading: list[Connection] = []
         self._closed = False
@@ -117,46 +121,43 @@ class SqliteDatabase:
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
-        self._start().put(_Write(work, then, loop, future))
+        with self._lock:
+            self._start()
+            self._writes.put(_Write(work, then, loop, future))
         return await future
 
     async def read(self, work: Callable[[Transaction], T]) -> T:
         """Runs `work` over one moment of the database and returns its result."""
         if self._in_memory:  # which lives in the one connection of the writer
             return await self.write(work)
-        self._start()
         loop = asyncio.get_running_loop()
-        assert self._readers is not None  # noqa: S101  # _start made it
-        return await loop.run_in_executor(self._readers, self._read, work)
+        with self._lock:
+            self._start()
+            result = loop.run_in_executor(self._readers, self._read, work)
+        return await result
 
     async def close(self) -> None:
-        """Ends the threads after the writes that wait, and closes the file. May be called twice."""
+        """Ends the threads after what waits for them, and closes the file. May be called twice."""
         with self._lock:
-            self._closed = True
-            writer, self._writer = self._writer, None
-            readers, self._readers = self._readers, None
-        if writer is not None:
-            self._writes.put(None)
-            await asyncio.to_thread(writer.join)
-        if readers is not None:
-            await asyncio.to_thread(readers.shutdown)
+            if not self._closed:
+                self._closed = True
+                self._writes.put(None)
+        if self._writer is not None:
+            await asyncio.to_thread(self._writer.join)
+        await asyncio.to_thread(self._readers.shutdown)
         while self._reading:
             self._reading.pop().close()
         self._engine.dispose()
 
-    def _start(self) -> queue.SimpleQueue[_Write | None]:
-        if self._writer is not None:
-            return self._writes
-        with self._lock:
-            if self._closed:
-                raise StoreUnavailableError("The service is closed; nothing was written.")
-            if self._writer is None:
-                self._readers = ThreadPoolExecutor(_READERS, "adk-memory-ext-reader")
-                self._writer = threading.Thread(
-                    target=self._write_all, name="adk-memory-ext-writer", daemon=True
-                )
-                self._writer.start()
-        return self._writes
+    def _start(self) -> None:
+        """Starts the writing thread at the first use; the caller holds the lock."""
+        if self._closed:
+            raise StoreUnavailableError("The service is closed; nothing was written.")
+        if self._writer is None:
+            self._writer = threading.Thread(
+                target=self._write_all, name="adk-memory-ext-writer", daemon=True
+            )
+            self._writer.start()
 
     # -- in the reading threads -------------------------------------------------------------
 
@@ -167,21 +168,16 @@ class SqliteDatabase:
             try:
                 return work(tx)
             finally:
-                tx.execute("COMMIT")
-        except sqlite3.Error as error:
+                if tx.in_transaction:
+                    tx.execute("ROLLBACK")
+        except (sqlite3.Error, DBAPIError) as error:
             raise translated(error) from error
 
     def _reading_transaction(self) -> SqliteTransaction:
         tx: SqliteTransaction | None = getattr(self._local, "transaction", None)
         if tx is None:
-            connection = self._engine.connect()
-            self._reading.append(connection)
-            tx = self._local.transaction = SqliteTransaction(connection, self._statements)
-            if not migrations.is_prepared(connection):
-                # The first reader may come before the first writer.
-                tx.execute("BEGIN IMMEDIATE")
-                migrations.prepare(connection)
-                tx.execute("COMMIT")
+            tx = self._local.transaction = self._open()
+            self._reading.append(tx.connection)
         return tx
 
     # -- in the writing thread --------------------------------------------------------------
@@ -198,9 +194,11 @@ class SqliteDatabase:
                     tx = self._open()
                 self._write_batch(tx, batch)
             except Exception as error:  # noqa: BLE001  # each waiting caller gets it
-                failure = translated(error)
                 for job in batch:
-                    job.error = failure
+                    job.error = job.error or translated(error)
+                if tx is not None and tx.in_transaction:  # not even the rollback went through
+                    tx.connection.close()
+                    tx = None
             _deliver(batch)
         if tx is not None:
             tx.connection.close()
@@ -243,7 +241,7 @@ class SqliteDatabase:
             else:
                 for job in batch:
                     self._write_beside(tx, job)
-            tx.execute("COMMIT")
+            _commit(tx)
         except BaseException:
             if tx.in_transaction:
                 tx.execute("ROLLBACK")
@@ -259,6 +257,18 @@ class SqliteDatabase:
             tx.execute("ROLLBACK TO job")
             job.error = translated(error)
         tx.execute("RELEASE job")
+
+
+def _commit(tx: SqliteTransaction) -> None:
+    try:
+        tx.execute("COMMIT")
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode == sqlite3.SQLITE_IOERR_FSYNC:
+            # It stands in the WAL, and whoever opens the file after a crash may find it there.
+            raise CommitUnknownError(
+                "The disk did not confirm a COMMIT; load the session and look."
+            ) from error
+        raise
 
 
 def _deliver(batch: list[_Write]) -> None:
@@ -278,8 +288,10 @@ def _deliver_in_loop(jobs: list[_Write]) -> None:
 
 def translated(error: BaseException) -> BaseException:
     """Returns the error of ours that says what a driver's error means; others as they are."""
-    if isinstance(error, MemoryExtError) or not isinstance(error, sqlite3.Error):
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    if not isinstance(cause, sqlite3.Error):
         return error
-    if isinstance(error, sqlite3.OperationalError):
-        return StoreUnavailableError(f"SQLite says: {error}; nothing was written.")
-    return StoreError(f"SQLite says: {error}; nothing was written.")
+    kind = StoreUnavailableError if isinstance(cause, sqlite3.OperationalError) else StoreError
+    translation = kind(f"SQLite says: {cause}; nothing was written.")
+    translation.__cause__ = error
+    return translation

@@ -2,22 +2,27 @@
 
 Put one into a state delta in place of a value (`tool_context.state["visits"] = Increment(1)`), and
 the service applies it to the stored value at the append, under the lock of the write: what others
-wrote in between is kept. The event then holds the outcome.
+wrote in between is kept. The event then holds the outcome. Until the append, who reads the key in
+the same turn sees the change itself, and a second one put there takes the place of the first.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Final
+import json
+import math
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable
 
 
 class Missing:
     """The type of `MISSING`."""
 
     def __repr__(self) -> str:
+        return "MISSING"
+
+    def __reduce__(self) -> str:  # a copy is the same object
         return "MISSING"
 
 
@@ -29,9 +34,16 @@ class UnfitValueError(Exception):
     """The stored value is not of the kind that the change works on."""
 
 
-@dataclass(frozen=True)
 class StateChange:
-    """Makes the new value of a key from the one stored by then."""
+    """Makes the new value of a key from the one stored by then.
+
+    Not a dataclass: pydantic turns those into plain objects wherever it finds them, and ADK dumps
+    the deltas of tools that were called in parallel (google-adk 2.13.0).
+    """
+
+    __slots__ = ()
+    _holds: ClassVar[tuple[str, ...]] = ()
+    """The attribute that the constructor takes; none if it takes nothing."""
 
     def apply(self, old: Any) -> Any:
         """Returns the new value; `MISSING` removes the key.
@@ -43,87 +55,144 @@ class StateChange:
 
     def normalised(self, value: Callable[[Any], Any]) -> StateChange:
         """Returns the change with each value it holds as `value` gives it back."""
-        changed = {field.name: value(getattr(self, field.name)) for field in fields(self)}
-        return type(self)(**changed)
+        return type(self)(*(value(field) for field in self._fields()))
+
+    def _fields(self) -> tuple[Any, ...]:
+        return tuple(getattr(self, name) for name in self._holds)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, StateChange):
+            return NotImplemented
+        return type(self) is type(other) and self._fields() == other._fields()
+
+    __hash__ = None  # type: ignore[assignment]  # it may hold a list
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(map(repr, self._fields()))})"
 
 
-@dataclass(frozen=True, slots=True)
 class Put(StateChange):
     """Sets a value, whatever was there."""
 
-    value: Any
+    __slots__ = _holds = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value: Final = value
 
     def apply(self, old: Any) -> Any:  # noqa: ARG002  # the old value does not matter
         """Returns the value."""
         return self.value
 
 
-@dataclass(frozen=True, slots=True)
 class Remove(StateChange):
     """Removes the key; nothing happens if it is not there."""
+
+    __slots__ = ()
 
     def apply(self, old: Any) -> Any:  # noqa: ARG002  # the old value does not matter
         """Returns `MISSING`."""
         return MISSING
 
 
-@dataclass(frozen=True, slots=True)
 class Increment(StateChange):
-    """Adds `by` to a number; a missing key counts as 0."""
+    """Adds `by` to a number; a missing key counts as 0.
 
-    by: float = 1
+    Raises:
+        TypeError: When `by` is no number.
+        ValueError: When it is NaN or infinite.
+    """
+
+    __slots__ = _holds = ("by",)
+
+    def __init__(self, by: float = 1) -> None:
+        if isinstance(by, bool) or not isinstance(by, int | float):
+            raise TypeError(f"Increment adds a number, not a {type(by).__name__}.")
+        if isinstance(by, float) and not math.isfinite(by):
+            raise ValueError("Increment adds a finite number.")
+        self.by: Final = by
 
     def apply(self, old: Any) -> Any:
         """Returns the sum."""
         if old is MISSING:
             return self.by
         if isinstance(old, bool) or not isinstance(old, int | float):
-            raise UnfitValueError(f"is a {type(old).__name__} and cannot be incremented")
-        return old + self.by
+            raise UnfitValueError(f"is a {_kind(old)} and cannot be incremented")
+        try:
+            total = old + self.by
+        except OverflowError:  # an integer beyond the floats and a float
+            total = math.inf
+        if isinstance(total, float) and not math.isfinite(total):
+            raise UnfitValueError("would become no finite number")
+        return total
 
 
-@dataclass(frozen=True, slots=True)
-class Extend(StateChange):
-    """Appends `items` to a list; a missing key counts as an empty one."""
+class _ListChange(StateChange):
+    """Adds items to a list."""
 
-    items: Sequence[Any]
+    __slots__ = _holds = ("items",)
+
+    def __init__(self, items: Iterable[Any]) -> None:
+        if isinstance(items, str | bytes | dict) or not hasattr(items, "__iter__"):
+            raise TypeError(
+                f"{type(self).__name__} adds a list of items, not a {type(items).__name__}."
+            )
+        self.items: Final = list(items)
+
+
+class Extend(_ListChange):
+    """Appends `items` to a list; a missing key counts as an empty one.
+
+    Raises:
+        TypeError: When `items` is a text or no collection.
+    """
+
+    __slots__ = ()
 
     def apply(self, old: Any) -> Any:
         """Returns the longer list."""
         return [*_as_list(old), *self.items]
 
 
-@dataclass(frozen=True, slots=True)
-class Union(StateChange):
-    """Appends those of `items` that a list does not hold yet; a missing key counts as empty."""
+class Union(_ListChange):
+    """Appends those of `items` that a list does not hold yet; a missing key counts as empty.
 
-    items: Sequence[Any]
+    Items are the same when their JSON texts are: 1 and true differ, 1 and 1.0 too.
+
+    Raises:
+        TypeError: When `items` is a text or no collection.
+    """
+
+    __slots__ = ()
 
     def apply(self, old: Any) -> Any:
         """Returns the list with the missing items behind, in their order."""
-        merged = _as_list(old)
+        merged = list(_as_list(old))
+        known = {_text(item) for item in merged}
         for item in self.items:
-            if item not in merged:
+            text = _text(item)
+            if text not in known:
+                known.add(text)
                 merged.append(item)
         return merged
 
 
-@dataclass(frozen=True, slots=True)
 class Maximum(StateChange):
     """Keeps the larger of the stored value and `value`; a missing key takes `value`."""
 
-    value: Any
+    __slots__ = _holds = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value: Final = value
 
     def apply(self, old: Any) -> Any:
-        """Returns the larger one."""
+        """Returns the larger one; the stored one of two equal ones."""
         if old is MISSING:
             return self.value
         try:
             return max(old, self.value)
         except TypeError:
             raise UnfitValueError(
-                f"is a {type(old).__name__} and cannot be compared with a"
-                f" {type(self.value).__name__}"
+                f"is a {_kind(old)} and cannot be compared with a {_kind(self.value)}"
             ) from None
 
 
@@ -131,5 +200,13 @@ def _as_list(old: Any) -> list[Any]:
     if old is MISSING:
         return []
     if not isinstance(old, list):
-        raise UnfitValueError(f"is a {type(old).__name__} and no list")
-    return list(old)
+        raise UnfitValueError(f"is a {_kind(old)} and no list")
+    return old
+
+
+def _text(item: Any) -> str:
+    return json.dumps(item, sort_keys=True)
+
+
+def _kind(value: Any) -> str:
+    return "null" if value is None else type(value).__name__

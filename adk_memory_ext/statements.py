@@ -12,10 +12,23 @@ from datetime import datetime, timedelta
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from sqlalchemy import and_, bindparam, delete, exists, insert, literal_column, select, update
+from sqlalchemy import (
+    and_,
+    bindparam,
+    delete,
+    exists,
+    func,
+    insert,
+    literal_column,
+    select,
+    update,
+)
 from sqlalchemy.dialects.postgresql import insert as postgresql_insert
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.functions import FunctionElement
 
 from adk_memory_ext.adk_tables import app_states, events, sessions, user_states
+from adk_memory_ext.errors import StateRejectedError
 from adk_memory_ext.json_values import encode, exact_for_jsonb
 from adk_memory_ext.schema import memext_events, memext_sessions
 
@@ -25,11 +38,17 @@ if TYPE_CHECKING:
     from sqlalchemy import BindParameter, ColumnElement, FromClause, Table
     from sqlalchemy.engine import Connection, Dialect
     from sqlalchemy.sql import ClauseElement
+    from sqlalchemy.sql.compiler import SQLCompiler
     from sqlalchemy.types import TypeEngine
 
 _EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001  # ADK's columns hold UTC without a zone
 _MICROSECOND: Final = timedelta(microseconds=1)
+_ONE: Final[ColumnElement[int]] = literal_column("1")
 _PREFIX: Final = "given_"
+_SURELY_TAKEN: Final = 500_000
+"""Characters that every MySQL server takes in one statement, but for one set up to take less."""
+_ROOM_FOR_THE_REST: Final = 16_384
+"""Bytes of a statement besides its JSON text: ids of at most 256 characters, SQL."""
 
 Row: TypeAlias = tuple[Any, ...]
 
@@ -55,10 +74,32 @@ class Transaction:
         )
         self._statements = statements
 
-    def json(self, value: Mapping[str, Any]) -> str:
-        """Returns a JSON object as the text that the driver takes."""
+    def json(self, value: Mapping[str, Any], prefix: str = "") -> str:
+        """Returns a JSON object as the text that the driver takes.
+
+        Raises:
+            StateRejectedError: When the server takes no text of that length; `prefix` goes before
+                the largest key.
+        """
         text = encode(value)
-        return exact_for_jsonb(text) if self.dialect == "postgresql" else text
+        if self.dialect == "postgresql":
+            return exact_for_jsonb(text)
+        if self.dialect == "mysql" and len(text) > _SURELY_TAKEN:
+            self._refuse_too_large(text, value, prefix)
+        return text
+
+    def _refuse_too_large(self, text: str, value: Mapping[str, Any], prefix: str) -> None:
+        """MySQL cuts the connection where a statement is longer than it takes."""
+        limit: int = self.connection.exec_driver_sql("SELECT @@max_allowed_packet").scalar_one()
+        # The driver writes these with a backslash in front.
+        length = len(text) + sum(text.count(mark) for mark in "\"'\\") + _ROOM_FOR_THE_REST
+        if length > limit:
+            largest = max(value, key=lambda key: len(encode({key: value[key]})))
+            raise StateRejectedError(
+                prefix + largest,
+                f"and what is stored with it need {length:,} bytes, and the server takes"
+                f" {limit:,} at once (max_allowed_packet)",
+            )
 
     def microseconds(self, value: Any) -> int:
         """Returns UTC epoch microseconds of a time that the driver gave."""
@@ -138,12 +179,37 @@ def _given(name: str, type_: TypeEngine[Any] | None = None) -> BindParameter[Any
     return bindparam(_PREFIX + name, type_=type_)
 
 
+class IsExactly(FunctionElement[bool]):
+    """The condition that a column holds an id, character by character.
+
+    MySQL compares as a column's collation says, and ADK's tables have the database's one: mostly
+    without regard to case, accents and trailing spaces. There the plain comparison finds the row
+    by its index, and the bytes decide.
+    """
+
+    inherit_cache = True
+
+
+@compiles(IsExactly)
+def _compile_equal(element: IsExactly, compiler: SQLCompiler, **options: Any) -> str:
+    column, value = (compiler.process(clause, **options) for clause in element.clauses)
+    return f"{column} = {value}"
+
+
+@compiles(IsExactly, "mysql")
+def _compile_same_bytes(element: IsExactly, compiler: SQLCompiler, **options: Any) -> str:
+    column, value = element.clauses
+    equal = _compile_equal(element, compiler, **options)
+    left, right = compiler.process(column, **options), compiler.process(value, **options)
+    return f"({equal} AND CAST(CONVERT({left} USING utf8mb4) AS BINARY) = CAST({right} AS BINARY))"
+
+
 def _own(table: Table | FromClause, session: str = "session_id") -> ColumnElement[bool]:
     """The condition that a row belongs to the session of the parameters."""
     return and_(
-        table.c.app_name == _given("app_name"),
-        table.c.user_id == _given("user_id"),
-        table.c[session] == _given("session_id"),
+        IsExactly(table.c.app_name, _given("app_name")),
+        IsExactly(table.c.user_id, _given("user_id")),
+        IsExactly(table.c[session], _given("session_id")),
     )
 
 
@@ -164,10 +230,17 @@ def _reading(dialect: str) -> dict[str, ClauseElement]:
         select(events.c.id)
         .where(_own(events))
         .order_by(events.c.timestamp.desc(), events.c.id.desc())
-        .limit(literal_column("1"))
+        .limit(_ONE)
+        .offset(literal_column("0"))
     )
     newest_time = newest.with_only_columns(events.c.timestamp)
-    # Newest by ADK's order, and the one below it: a tie is never ours.
+    # Plain ADK sets the session's time to that of each event it appends. Ours have times of their
+    # own, so that a second event of that time is one of plain ADK's.
+    of_last_update = (
+        select(func.count())
+        .select_from(events)
+        .where(_own(events), events.c.timestamp == sessions.c.update_time)
+    )
     head = (
         select(
             sessions.c.state,
@@ -182,7 +255,7 @@ def _reading(dialect: str) -> dict[str, ClauseElement]:
             linked.c.updated_microseconds,
             newest.scalar_subquery(),
             newest_time.scalar_subquery(),
-            newest_time.offset(literal_column("1")).scalar_subquery(),
+            of_last_update.scalar_subquery(),
         )
         .select_from(
             sessions.join(
@@ -215,21 +288,33 @@ def _reading(dialect: str) -> dict[str, ClauseElement]:
         "locked_head": head.with_for_update(of=both) if locked else head,
         "bare_head": bare,
         "locked_bare_head": bare.with_for_update() if locked else bare,
-        "event_ids": select(events.c.id, events.c.timestamp, events.c.event_data)
-        .where(_own(events))
+        "newest_event": newest,
+        "foreign_events": select(events.c.id, events.c.event_data)
+        .where(
+            _own(events),
+            events.c.id.not_in(
+                select(memext_events.c.event_id).where(
+                    memext_events.c.session_key == _given("session_key")
+                )
+            ),
+        )
         .order_by(events.c.timestamp, events.c.id),
         "last_event_id": select(memext_events.c.event_id)
         .where(memext_events.c.session_key == _given("session_key"))
         .order_by(memext_events.c.sequence.desc())
-        .limit(literal_column("1")),
-        "sequenced_ids": select(memext_events.c.event_id).where(
-            memext_events.c.session_key == _given("session_key")
-        ),
+        .limit(_ONE),
         "events": in_order.order_by(memext_events.c.sequence),
         "last_events": in_order.order_by(backwards).limit(_given("limit")),
         "events_since": since.order_by(memext_events.c.sequence),
         "last_events_since": since.order_by(backwards).limit(_given("limit")),
-        "event": select(events.c.event_data).where(_own(events), events.c.id == _given("event_id")),
+        "unseen_events": in_order.with_only_columns(
+            memext_events.c.sequence, events.c.id, events.c.event_data
+        )
+        .where(memext_events.c.sequence > _given("after_sequence"))
+        .order_by(memext_events.c.sequence),
+        "event": select(events.c.event_data).where(
+            _own(events), IsExactly(events.c.id, _given("event_id"))
+        ),
     }
 
 
@@ -247,6 +332,11 @@ def _creating() -> dict[str, ClauseElement]:
         )
     }
     return {
+        "confusable_session": select(sessions.c.app_name).where(
+            sessions.c.app_name == _given("app_name"),
+            sessions.c.user_id == _given("user_id"),
+            sessions.c.id == _given("session_id"),
+        ),
         "insert_session": insert(sessions).values(
             app_name=_given("app_name"),
             user_id=_given("user_id"),
@@ -331,16 +421,19 @@ def _appending(dialect: str) -> dict[str, ClauseElement]:
 
 
 def _scopes(scope: str, table: Table, *, lock: bool) -> dict[str, ClauseElement]:
-    own = table.c.app_name == _given("app_name")
+    own: ColumnElement[bool] = IsExactly(table.c.app_name, _given("app_name"))
     identity = {"app_name": _given("app_name")}
     if scope == "user":
-        own = and_(own, table.c.user_id == _given("user_id"))
+        own = and_(own, IsExactly(table.c.user_id, _given("user_id")))
         identity["user_id"] = _given("user_id")
     read = select(table.c.state).where(own)
     values = {"state": _given("state"), "update_time": _given("time")}
     return {
         f"{scope}_state": read,
         f"locked_{scope}_state": read.with_for_update() if lock else read,
+        f"confusable_{scope}_state": select(table.c.app_name).where(
+            *(table.c[name] == value for name, value in identity.items())
+        ),
         f"insert_{scope}_state": insert(table).values({**identity, **values}),
         f"save_{scope}_state": update(table).where(own).values(values),
     }

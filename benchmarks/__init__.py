@@ -1,0 +1,1 @@
+"""What conversations cost in this package and elsewhere: `make bench` writes docs/benchmarks.md."""

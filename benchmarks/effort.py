@@ -1,0 +1,84 @@
+"""How long to measure: enough for a steady ratio, or just enough to see that it works."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, kw_only=True)
+class Effort:
+    """How many rounds, and how large the histories are."""
+
+    name: str
+    append_rounds: int
+    appends: int
+    """Measured appends of one contender in one round."""
+    concurrent_rounds: int
+    concurrent_seconds: float
+    """How long a contender's tasks append in one round, roughly."""
+    sessions: int
+    """Sessions that are appended to at once."""
+    loads: tuple[tuple[int, int], ...]
+    """(events in the session, rounds in which the whole session is loaded)."""
+    tail_rounds: int
+    history_rounds: int
+    list_rounds: int
+    listed: int
+    """Sessions of the user whose sessions are listed."""
+    listed_many: int
+    """The same, for the pages that must cost no more."""
+    profile_seconds: float
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Numbers of events in the sessions, shortest first."""
+        return tuple(length for length, _rounds in self.loads)
+
+
+FULL: Final = Effort(
+    name="full",
+    append_rounds=60,
+    appends=20,
+    concurrent_rounds=12,
+    concurrent_seconds=1.5,
+    sessions=64,
+    loads=((10, 60), (100, 60), (1_000, 30), (10_000, 9)),
+    tail_rounds=60,
+    history_rounds=40,
+    list_rounds=9,
+    listed=10_000,
+    listed_many=100_000,
+    profile_seconds=15,
+)
+QUICK: Final = Effort(
+    name="quick",
+    append_rounds=15,
+    appends=12,
+    concurrent_rounds=4,
+    concurrent_seconds=0.6,
+    sessions=64,
+    loads=((10, 10), (100, 10), (1_000, 8), (10_000, 3)),
+    tail_rounds=15,
+    history_rounds=10,
+    list_rounds=3,
+    listed=10_000,
+    listed_many=30_000,
+    profile_seconds=4,
+)
+TINY: Final = Effort(
+    name="tiny",
+    append_rounds=2,
+    appends=2,
+    concurrent_rounds=1,
+    concurrent_seconds=0.05,
+    sessions=3,
+    loads=((10, 2), (40, 1)),
+    tail_rounds=1,
+    history_rounds=1,
+    list_rounds=1,
+    listed=60,
+    listed_many=120,
+    profile_seconds=0.3,
+)
+EFFORTS: Final = {effort.name: effort for effort in (FULL, QUICK, TINY)}

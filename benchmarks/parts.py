@@ -1,0 +1,106 @@
+"""The parts of a run, each in a process of its own.
+
+A process that has loaded other frameworks and ten thousand events collects garbage more slowly;
+what one part leaves in memory must not slow the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from benchmarks import postgresql
+from benchmarks.appends import measure_appends, measure_concurrency
+from benchmarks.contenders import CONCURRENT, SERVER, SQLITE, installed
+from benchmarks.histories import measure_histories
+from benchmarks.listings import measure_listings
+from benchmarks.profile_append import profile_appends
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from multiprocessing.connection import Connection
+    from pathlib import Path
+
+    from benchmarks.effort import Effort
+    from benchmarks.rounds import Measured
+
+PARTS: Final = {
+    "append": "one conversation, SQLite",
+    "concurrent": "many conversations at once, SQLite",
+    "history": "length of the history, SQLite",
+    "list": "list of sessions, SQLite",
+    "postgresql-append": "one conversation, PostgreSQL",
+    "postgresql-concurrent": "many conversations at once, PostgreSQL",
+    "profile": "where the time of an append goes",
+}
+"""{name: what it measures}, in the order in which they run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """One part of a run."""
+
+    name: str
+    folder: Path
+    """Of its databases; exists and is empty."""
+    effort: Effort
+    server: str
+    """The PostgreSQL server's URL."""
+
+    def run(self, step: Callable[[float], None]) -> Measured:
+        """Measures in a new process and returns the result.
+
+        Args:
+            step: Is told the part that is done, from 0 to 1.
+
+        Raises:
+            RuntimeError: When the process ended without a result; it has printed why.
+        """
+        context = multiprocessing.get_context("spawn")
+        receiver, sender = context.Pipe(duplex=False)
+        process = context.Process(target=_measure_and_send, args=(self, sender))
+        process.start()
+        sender.close()
+        try:
+            while True:
+                message = receiver.recv()
+                if not isinstance(message, float):
+                    result: Measured = message
+                    return result
+                step(message)
+        except EOFError:
+            raise RuntimeError(f"The part {self.name!r} ended without a result.") from None
+        finally:
+            receiver.close()
+            process.join()
+
+    async def measure(self, step: Callable[[float], None]) -> Measured:
+        """Measures in this process; the argument is that of `run`."""
+        if self.name == "append":
+            return await measure_appends(installed(SQLITE), self._file, self.effort, step)
+        if self.name == "concurrent":
+            return await measure_concurrency(installed(CONCURRENT), self._file, self.effort, step)
+        if self.name == "history":
+            return await measure_histories(self._file, self.effort, step)
+        if self.name == "list":
+            return await measure_listings(self._file, self.effort, step)
+        if self.name == "profile":
+            return await profile_appends(self._file, self.effort, step)
+        measure = {
+            "postgresql-append": measure_appends,
+            "postgresql-concurrent": measure_concurrency,
+        }[self.name]
+        async with postgresql.databases(self.server) as url:
+            return await measure(SERVER, url, self.effort, step)
+
+    def _file(self, name: str) -> str:
+        return f"sqlite+aiosqlite:///{self.folder}/{name}.db"
+
+
+def _measure_and_send(part: Part, sender: Connection) -> None:
+    """Runs in the part's own process."""
+    measured = asyncio.run(part.measure(lambda done: sender.send(float(done))))
+    sender.send(measured)
+    sender.close()

@@ -1,0 +1,218 @@
+"""The comparisons that count: each a ratio or a difference, with what it must and should reach."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
+
+from benchmarks.contenders import ADK, OPENAI, OPENAI_NORMAL, OURS, OURS_NORMAL, Contender
+from benchmarks.histories import TAIL
+from benchmarks.listings import PAGE
+
+if TYPE_CHECKING:
+    from benchmarks.effort import Effort
+    from benchmarks.rounds import Measured, Spread
+
+POSTGRESQL: Final = "postgresql/"
+"""Stands before the quantities that were measured there."""
+FLAT: Final = 1.03
+"""A ratio up to this is no growth: the quartiles of a ratio lie further apart."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Goal:
+    """What a comparison is to reach."""
+
+    limit: float
+    more: bool
+    """Whether the value is to be at least the limit; else at most."""
+
+    def reached(self, value: float) -> bool:
+        """Whether `value` reaches it."""
+        return value >= self.limit if self.more else value <= self.limit
+
+
+@dataclass(frozen=True, kw_only=True)
+class Side:
+    """One side of a comparison."""
+
+    contender: Contender
+    quantity: str
+    words: str = ""
+    """What was measured, where the two sides differ in it."""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """The names under which it was measured."""
+        return (self.quantity, self.contender.name)
+
+    @property
+    def name(self) -> str:
+        """Whose value it is; ours goes without a name."""
+        ours = self.contender in (OURS, OURS_NORMAL)
+        return " ".join(part for part in ("" if ours else self.contender.label, self.words) if part)
+
+    @property
+    def is_rate(self) -> bool:
+        """Whether more is better."""
+        return self.quantity.endswith("per_second")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A comparison of ours with theirs."""
+
+    title: str
+    theirs: Side
+    ours: Side
+    kind: Literal["faster", "cost", "added"]
+    """How many times faster ours is, how many times its cost theirs is, or how many milliseconds
+    ours takes longer."""
+    must: float
+    aim: float | None = None
+
+    @property
+    def must_goal(self) -> Goal:
+        """What it has to reach."""
+        return Goal(limit=self.must, more=self.kind == "faster")
+
+    @property
+    def aim_goal(self) -> Goal | None:
+        """What it should reach; None where nothing beyond `must` was asked for."""
+        return None if self.aim is None else Goal(limit=self.aim, more=self.kind == "faster")
+
+    def measured(self, results: Measured) -> bool:
+        """Whether both sides were measured."""
+        return results.has(*self.theirs.key) and results.has(*self.ours.key)
+
+    def value(self, results: Measured) -> Spread:
+        """Returns the value over the rounds."""
+        if self.kind == "added":
+            return results.difference(self.ours.key, self.theirs.key)
+        if (self.kind == "faster") == self.ours.is_rate:
+            return results.ratio(self.ours.key, self.theirs.key)
+        return results.ratio(self.theirs.key, self.ours.key)
+
+
+def rows(effort: Effort) -> list[Row]:
+    """Returns the comparisons, in the order of the report."""
+    return [
+        *_append_rows(),
+        *_concurrent_rows(effort),
+        *_history_rows(effort),
+        *_list_rows(effort),
+        *_postgresql_rows(effort),
+    ]
+
+
+def _append_rows() -> list[Row]:
+    append = "append_ms"
+    adk, ours = Side(contender=ADK, quantity=append), Side(contender=OURS, quantity=append)
+    openai = Side(contender=OPENAI, quantity=append)
+    openai_normal = Side(contender=OPENAI_NORMAL, quantity=append)
+    ours_normal = Side(contender=OURS_NORMAL, quantity=append)
+    return [
+        Row(title="append, SQLite", theirs=adk, ours=ours, kind="faster", must=7, aim=12),
+        Row(title="append, SQLite", theirs=openai, ours=ours, kind="cost", must=1.5, aim=1),
+        Row(
+            title="append, SQLite, both at NORMAL",
+            theirs=openai_normal,
+            ours=ours_normal,
+            kind="cost",
+            must=1.1,
+        ),
+    ]
+
+
+def _concurrent_rows(effort: Effort) -> list[Row]:
+    title = f"{effort.sessions} sessions at once, SQLite"
+    rate, p99 = "appends_per_second", "p99_ms"
+    return [
+        Row(
+            title=f"{title}: appends",
+            theirs=Side(contender=ADK, quantity=rate),
+            ours=Side(contender=OURS, quantity=rate),
+            kind="faster",
+            must=25,
+            aim=60,
+        ),
+        Row(
+            title=f"{title}: p99",
+            theirs=Side(contender=ADK, quantity=p99),
+            ours=Side(contender=OURS, quantity=p99),
+            kind="faster",
+            must=20,
+            aim=50,
+        ),
+    ]
+
+
+def _history_rows(effort: Effort) -> list[Row]:
+    shortest, longest = effort.lengths[0], effort.lengths[-1]
+    load = f"load_ms/{longest}"
+    many, few = f"{longest:,} events", f"{shortest:,} events"
+    return [
+        Row(
+            title=f"get_session, all {longest:,} events",
+            theirs=Side(contender=ADK, quantity=load),
+            ours=Side(contender=OURS, quantity=load),
+            kind="faster",
+            must=1.4,
+            aim=3,
+        ),
+        Row(
+            title=f"get_session, the last {TAIL} events",
+            theirs=Side(contender=OURS, quantity=f"tail_ms/{TAIL}", words=f"of {TAIL}"),
+            ours=Side(contender=OURS, quantity=f"tail_ms/{longest}", words=f"of {longest:,}"),
+            kind="added",
+            must=1,
+        ),
+        Row(
+            title="append, by length of the history",
+            theirs=Side(contender=OURS, quantity=f"append_ms/{shortest}", words=few),
+            ours=Side(contender=OURS, quantity=f"append_ms/{longest}", words=many),
+            kind="cost",
+            must=1.1,
+            aim=FLAT,
+        ),
+    ]
+
+
+def _list_rows(effort: Effort) -> list[Row]:
+    few, many = effort.listed, effort.listed_many
+    return [
+        Row(
+            title=f"sessions of a user with {few:,}",
+            theirs=Side(contender=ADK, quantity=f"list_ms/{few}", words="all"),
+            ours=Side(contender=OURS, quantity=f"page_ms/{few}", words=f"a page of {PAGE}"),
+            kind="faster",
+            must=100,
+            aim=500,
+        ),
+        Row(
+            title=f"a page of {PAGE}, by number of sessions",
+            theirs=Side(contender=OURS, quantity=f"page_ms/{few}", words=f"of {few:,}"),
+            ours=Side(contender=OURS, quantity=f"page_ms/{many}", words=f"of {many:,}"),
+            kind="cost",
+            must=1.1,
+            aim=FLAT,
+        ),
+    ]
+
+
+def _postgresql_rows(effort: Effort) -> list[Row]:
+    titles = {
+        "append_ms": "append, PostgreSQL",
+        "appends_per_second": f"{effort.sessions} sessions at once, PostgreSQL: appends",
+    }
+    return [
+        Row(
+            title=title,
+            theirs=Side(contender=ADK, quantity=POSTGRESQL + quantity),
+            ours=Side(contender=OURS, quantity=POSTGRESQL + quantity),
+            kind="faster",
+            must=2,
+            aim=3,
+        )
+        for quantity, title in titles.items()
+    ]

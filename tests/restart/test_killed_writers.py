@@ -1,0 +1,154 @@
+"""A process that is killed: what it acknowledged is there, and nothing is there in part."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from backends import SOAK, count
+from conversation import replay, texts
+from restart.child import Child, finished, killed
+from restart.children import (
+    append_until_statement,
+    conversation,
+    converse,
+    converse_at_once,
+    open_until_statement,
+)
+from restart.found import acknowledged, found
+
+if TYPE_CHECKING:
+    from restart.killswitch import Point
+
+LENGTH = len(conversation())
+
+POSITIONS = [("sqlite", n) for n in range(LENGTH)]
+POSITIONS += [("postgresql", n) for n in (range(LENGTH) if SOAK else (0, 6, 11))]
+
+COMMITS = [("sqlite", n) for n in (range(LENGTH) if SOAK else (0, 2, 3, 6, 11))]
+COMMITS += [("postgresql", n) for n in (range(LENGTH) if SOAK else (2,))]
+
+
+@pytest.mark.parametrize(("url", "position"), POSITIONS, indirect=["url"])
+def test_every_acknowledged_event_survives(url: str, position: int) -> None:
+    """After SIGKILL behind an acknowledgement a new process finds that event and all before it."""
+    events = acknowledged(killed(converse, url, position, None))
+
+    session = found(url)["s"]
+
+    assert len(events) == position + 1
+    assert session.events == events
+    session.assert_consistent()
+
+
+@pytest.mark.parametrize(("url", "position"), COMMITS, indirect=["url"])
+def test_an_event_killed_before_its_commit_is_not_there(url: str, position: int) -> None:
+    """After SIGKILL right before COMMIT a new process finds nothing of that event, in no scope."""
+    events = acknowledged(killed(converse, url, position, "before COMMIT"))
+
+    session = found(url)["s"]
+
+    assert len(events) == position
+    assert session.events == events
+    session.assert_consistent()
+
+
+@pytest.mark.parametrize(("url", "position"), COMMITS, indirect=["url"])
+def test_an_event_killed_behind_its_commit_is_there_whole(url: str, position: int) -> None:
+    """After SIGKILL between COMMIT and the acknowledgement that event is there with its state."""
+    events = acknowledged(killed(converse, url, position, "after COMMIT"))
+
+    session = found(url)["s"]
+
+    assert len(events) == position
+    assert session.events[:-1] == events
+    assert texts(session.events) == texts(conversation()[: position + 1])
+    session.assert_consistent()
+
+
+@pytest.mark.parametrize("url", ["sqlite", "postgresql"], indirect=True)
+@pytest.mark.parametrize("point", [None, "before COMMIT", "after COMMIT"])
+def test_a_conversation_goes_on_where_it_was_killed(url: str, point: Point | None) -> None:
+    """The process that starts after a SIGKILL appends behind what survived, once."""
+    killed(converse, url, 5, point)
+    before = found(url)["s"].events
+
+    goes_on = acknowledged(killed(converse, url, 3, None))
+
+    session = found(url)["s"]
+    assert len(goes_on) == 4
+    assert session.events == before + goes_on
+
+
+def test_an_append_killed_at_any_statement_is_there_whole_or_not_at_all(url: str) -> None:
+    """Wherever in an append a process dies, its event, its state and its scopes agree."""
+    written: dict[str, int] = {}
+    for number in range(1, 100):
+        session_id = f"s{number:02}"
+        with Child(append_until_statement, (url, session_id, number)) as child:
+            code = child.end()
+            written[session_id] = len(child.heard)
+        if code == 0:
+            break
+    assert written[session_id] == 2, "the append has no end"
+    assert len(written) > 3, "the switch is not where the statements are"
+
+    delta = conversation()[2].actions.state_delta
+    sessions = found(url)
+    assert list(sessions) == list(written)
+    for name, session in sessions.items():
+        assert len(session.events) == written[name]
+        assert session.state["step"] == ("begun" if written[name] == 1 else delta["step"])
+        # Only the last append was acknowledged: until then no scope may show a trace of one.
+        assert session.user_state["visits"] == delta["user:visits"]
+
+
+def test_no_scope_keeps_a_trace_of_a_killed_append(url: str) -> None:
+    """An append that was cut short in its middle has changed neither user nor app state."""
+    acks = killed(append_until_statement, url, "s", 4)
+
+    session = found(url)["s"]
+
+    assert session.events == acknowledged(acks)
+    assert len(session.events) == 1
+    session.assert_consistent()
+
+
+def test_a_database_killed_while_it_is_made_can_be_opened(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """Wherever in its very first opening a process dies, the next one opens the database."""
+    folder = tmp_path_factory.mktemp("opened")
+    (statements,) = finished(open_until_statement, f"sqlite:///{folder}/whole.db", 10_000)
+    assert statements > 10
+
+    for number in range(1, statements + 1, count(5, 1)):
+        url = f"sqlite:///{folder}/{number}.db"
+        killed(open_until_statement, url, number)
+        finished(open_until_statement, url, 10_000)
+
+
+@pytest.mark.parametrize(("url", "deaths"), [("sqlite", 4), ("postgresql", 2)], indirect=["url"])
+def test_many_conversations_at_once_lose_nothing(url: str, deaths: int) -> None:
+    """Killed from outside amid many appends, a process leaves all that it acknowledged, whole."""
+    told: dict[str, list[str]] = {}
+    for death in range(count(deaths, 10 * deaths)):
+        with Child(converse_at_once, (url, 8)) as child:
+            for _ in range(20 + 13 * death):
+                child.hear()
+            child.kill()
+            child.end()
+            for session_id, text in child.heard:
+                told.setdefault(session_id, []).append(text)
+
+        sessions = found(url)
+        for session_id, session in sessions.items():
+            events = acknowledged(told.get(session_id, []))
+            surplus = [event for event in session.events if event not in events]
+            assert [event for event in session.events if event in events] == events
+            assert len(surplus) <= death + 1, "more than one append of a session was under way"
+            last = replay(session.events).get("n")
+            assert session.state.get("n") == last
+            assert session.user_state.get(session_id) == last
+            assert session.app_state.get(f"app:{session_id}") == last

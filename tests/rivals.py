@@ -1,0 +1,112 @@
+"""What other processes do to a database while a test looks on.
+
+Each function runs in a process that is forked from a server which has imported ADK already, so
+that it starts in milliseconds. Arguments and results travel as pickles.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+from concurrent.futures import ProcessPoolExecutor
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from click.testing import CliRunner
+from google.adk.cli.cli_tools_click import main as adk_command_line
+
+from adk_memory_ext.service import DurableSessionService
+from conversation import said
+from servers import HANG_SECONDS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from multiprocessing.synchronize import Barrier
+
+T = TypeVar("T")
+
+_CONTEXT: Final = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload(
+    [
+        "adk_memory_ext.sql_sessions",
+        "aiosqlite",
+        "asyncpg",
+        "google.adk.cli.cli_tools_click",
+        "google.adk.sessions.database_session_service",
+        "pytest",
+        "redis",
+        "sqlalchemy.dialects.postgresql.asyncpg",
+    ]
+)
+_NOBODY: Final = 65534
+
+
+def in_processes(count: int, function: Callable[..., T], *arguments: Any) -> list[T]:
+    """Returns what `count` processes make of `function(number, *arguments)`, all begun at once."""
+    barrier = _CONTEXT.Barrier(count)
+    with ProcessPoolExecutor(
+        count, mp_context=_CONTEXT, initializer=_meet, initargs=(barrier,)
+    ) as processes:
+        jobs = [processes.submit(function, number, *arguments) for number in range(count)]
+        return [job.result(HANG_SECONDS) for job in jobs]
+
+
+def _meet(barrier: Barrier) -> None:
+    barrier.wait(HANG_SECONDS)
+
+
+def get_or_create(number: int, url: str, tasks: int) -> list[tuple[str, dict[str, Any]]]:
+    """Has tasks get or create one session at once, and returns what each of them has got."""
+
+    async def run() -> list[tuple[str, dict[str, Any]]]:
+        # Few connections each: the server has them for all processes together.
+        async with DurableSessionService.from_url(url, pool_size=4, max_overflow=4) as sessions:
+            found = await asyncio.gather(
+                *(
+                    sessions.get_or_create_session(
+                        app_name="app",
+                        user_id="user",
+                        session_id="session",
+                        state={"creator": f"{number}-{task}", f"only-{number}-{task}": True},
+                    )
+                    for task in range(tasks)
+                )
+            )
+        return [(session.id, session.state) for session in found]
+
+    return asyncio.run(run())
+
+
+def write_user_keys(number: int, url: str, talks: int, keys: int) -> None:
+    """Has sessions of one user write `user:` keys of their own at once."""
+
+    async def talk(sessions: DurableSessionService, name: str) -> None:
+        session = await sessions.create_session(app_name="app", user_id="user", session_id=name)
+        for key in range(keys):
+            await sessions.append_event(session, said("noted", state={f"user:{name}-{key}": key}))
+
+    async def run() -> None:
+        async with DurableSessionService.from_url(url) as sessions:
+            names = [f"{number}-{talk_number}" for talk_number in range(talks)]
+            await asyncio.gather(*(talk(sessions, name) for name in names))
+
+    asyncio.run(run())
+
+
+def refusal_without_privileges(_number: int, url: str) -> str:
+    """Opens a service as a user to whom permissions apply; returns the error, as one reads it."""
+    if os.getuid() == 0:
+        os.setgroups([])
+        os.setgid(_NOBODY)
+        os.setuid(_NOBODY)
+    try:
+        DurableSessionService.from_url(url)
+    except Exception as error:  # noqa: BLE001  # the test looks at it
+        return f"{type(error).__name__}: {error}"
+    return "nothing was refused"
+
+
+def run_adk(_number: int, arguments: list[str]) -> tuple[int, str]:
+    """Runs ADK's command line and returns its exit code and what it printed."""
+    outcome = CliRunner().invoke(adk_command_line, arguments)
+    return outcome.exit_code, outcome.output

@@ -1,0 +1,1 @@
+"""The smallest agent whose answer depends on the conversation so far."""
