@@ -18,6 +18,7 @@ from sqlalchemy import (
     Table,
     Text,
     func,
+    inspect,
 )
 from sqlalchemy.dialects.mysql import DATETIME, LONGTEXT
 from sqlalchemy.dialects.postgresql import JSONB
@@ -26,6 +27,8 @@ from adk_memory_ext.errors import SchemaVersionError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from sqlalchemy.engine import Connection
 
 ID_LENGTH: Final = 128
 """Characters in an app name, user id, session id or event id."""
@@ -99,12 +102,24 @@ user_states: Final = Table(
 )
 
 
-def refuse_foreign_layout(event_columns: Mapping[str, str], *, where: str) -> None:
+def event_columns(connection: Connection) -> dict[str, str]:
+    """Returns {name: SQL type} of the columns of the table `events`; empty when there is none."""
+    inspector = inspect(connection)
+    if not inspector.has_table(events.name):
+        return {}
+    return {column["name"]: str(column["type"]) for column in inspector.get_columns(events.name)}
+
+
+def refuse_foreign_layout(
+    event_columns: Mapping[str, str], *, where: str, source: str = "…", target: str = "…"
+) -> None:
     """Does nothing if a table `events` with these columns is of ADK's schema v1.
 
     Args:
         event_columns: {name: SQL type} of the table; empty when there is none.
         where: The database's name for the error.
+        source: Its URL for the command that copies it.
+        target: The URL that the copy may have.
 
     Raises:
         SchemaVersionError: When ADK 1.x (schema v0), ADK's `SqliteSessionService` or somebody else
@@ -115,7 +130,7 @@ def refuse_foreign_layout(event_columns: Mapping[str, str], *, where: str) -> No
     if "actions" in event_columns and "event_data" not in event_columns:
         raise SchemaVersionError(
             f"{where} has the tables of ADK 1.x (schema v0); copy it into a new database with:"
-            " adk migrate session --source_db_url=… --dest_db_url=…"
+            f" adk migrate session --source_db_url={source} --dest_db_url={target}"
         )
     if not set(events.columns.keys()) <= event_columns.keys():
         raise SchemaVersionError(

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 from uuid import uuid4
 
-from adk_memory_ext.errors import ConfigurationError, SchemaVersionError, StoreUnavailableError
+from adk_memory_ext.errors import ConfigurationError, StoreUnavailableError
 
 try:
     importlib.import_module("greenlet")  # SQLAlchemy's asyncio extension fails obscurely without
@@ -28,6 +28,8 @@ try:
     from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
     from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
     from sqlalchemy.pool import AsyncAdaptedQueuePool
+
+    from adk_memory_ext import adk_tables
 except ImportError as error:
     raise ConfigurationError(
         f"{error.name} is not installed; install it with: pip install 'google-adk[db]'"
@@ -53,7 +55,7 @@ _EXTRAS: Final[Mapping[str, str]] = {
 _DIALECT_ALIASES: Final[Mapping[str, str]] = {"postgres": "postgresql", "mariadb": "mysql"}
 _SQLITE_HEADER: Final = b"SQLite format 3\x00"
 _COUNTED: Final = ("sessions", "events")
-_LONGEST_BUSY_TIMEOUT: Final = timedelta(milliseconds=2**31 - 1)
+_LONGEST_TIMEOUT: Final = timedelta(milliseconds=2**31 - 1)  # what SQLite can count to
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,14 +105,20 @@ class DatabaseOptions:
             raise ConfigurationError(
                 f"synchronous must be 'FULL' or 'NORMAL', not {self.synchronous!r}."
             )
-        if not isinstance(self.busy_timeout, timedelta):
-            raise ConfigurationError(
-                f"busy_timeout must be a timedelta, not {self.busy_timeout!r}."
-            )
-        if not timedelta(0) <= self.busy_timeout <= _LONGEST_BUSY_TIMEOUT:
-            raise ConfigurationError(
-                f"busy_timeout must be between 0 and {_LONGEST_BUSY_TIMEOUT.days} days."
-            )
+        for name in ("busy_timeout", "pool_timeout"):
+            timeout = getattr(self, name)
+            if not isinstance(timeout, timedelta):
+                raise ConfigurationError(f"{name} must be a timedelta, not {timeout!r}.")
+            if not timedelta(0) <= timeout <= _LONGEST_TIMEOUT:
+                raise ConfigurationError(
+                    f"{name} must be between 0 and {_LONGEST_TIMEOUT.days} days."
+                )
+        for name, least in (("pool_size", 1), ("max_overflow", 0)):
+            number = getattr(self, name)
+            if not isinstance(number, int) or number < least:
+                raise ConfigurationError(
+                    f"{name} must be a whole number from {least} on, not {number!r}."
+                )
 
 
 def parse_url(url: str) -> URL:
@@ -341,22 +349,13 @@ def refuse_foreign_file(path: Path) -> None:
 
 
 def _refuse_foreign_tables(path: Path) -> None:
-    events = _column_types(path).get("events", {})
-    if "actions" in events and "event_data" not in events:
-        source, target = (
-            shlex.quote(URL.create("sqlite", database=name).render_as_string())
-            for name in (str(path), f"{path}.new")
-        )
-        raise SchemaVersionError(
-            f"{str(path)!r} has the tables of ADK 1.x (schema v0); copy it into a new file with:"
-            f" adk migrate session --source_db_url={source} --dest_db_url={target}"
-        )
-    if events.get("timestamp") == "REAL":
-        raise SchemaVersionError(
-            f"{str(path)!r} has the tables of ADK's SqliteSessionService, which differ from those"
-            " of DatabaseSessionService; choose another file, or keep this one with"
-            " DurableSessionService(SqliteSessionService(path))."
-        )
+    source, target = (
+        shlex.quote(URL.create("sqlite", database=name).render_as_string())
+        for name in (str(path), f"{path}.new")
+    )
+    adk_tables.refuse_foreign_layout(
+        _column_types(path).get("events", {}), where=repr(str(path)), source=source, target=target
+    )
 
 
 def _column_types(path: Path) -> dict[str, dict[str, str]]:
@@ -413,6 +412,8 @@ async def describe(url: str) -> dict[str, str]:
     engine = open_engine(parsed, DatabaseOptions())
     try:
         async with engine.connect() as connection:
+            event_columns = await connection.run_sync(adk_tables.event_columns)
+            adk_tables.refuse_foreign_layout(event_columns, where=report["database"])
             report |= await connection.run_sync(_describe)
     except (DBAPIError, OSError, TypeError) as error:
         raise StoreUnavailableError(

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from adk_memory_ext.errors import StateRejectedError
-from adk_memory_ext.state_changes import StateChange
+from adk_memory_ext.state_changes import misplaced_change
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -37,7 +37,10 @@ _REPLACEMENT: Final = "\ufffd"
 _LONGEST_LABEL: Final = 64
 """Characters of a key in a path."""
 
-_STRING_OR_LARGE_FLOAT: Final = re.compile(r'"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?e\+\d+')
+# Possessive, and from the first digit on: an integer of 4,000 digits must not be tried 4,000 times.
+_STRING_OR_LARGE_FLOAT: Final = re.compile(
+    r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|(?<![\d.])\d++(?:\.\d++)?e\+\d+'
+)
 
 OnBadValue = Literal["refuse", "replace"]
 
@@ -124,6 +127,12 @@ class Normaliser:
 
     def _other(self, value: Any, place: _Place) -> Any:
         """Returns the JSON form of a value of another type."""
+        if (change := misplaced_change(value)) is not None:
+            raise StateRejectedError(
+                _path(place),
+                f"holds {type(change).__name__}(…), which stands for a whole value and not inside"
+                " one",
+            )
         if isinstance(value, dict):
             return self._object(value, place)
         if isinstance(value, tuple | list | deque):
@@ -134,10 +143,6 @@ class Normaliser:
             encoded = base64.b64encode(bytes(value)).decode()
             return self._bad(place, "is bytes; store base64 text or an artifact", encoded)
         name = type(value).__name__
-        if isinstance(value, StateChange):
-            raise StateRejectedError(
-                _path(place), f"is {name}(…), which stands for a whole value and not inside one"
-            )
         try:
             plain = to_jsonable_python(value, by_alias=False)
         except (PydanticSerializationError, ValueError, RecursionError):

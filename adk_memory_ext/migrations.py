@@ -87,13 +87,9 @@ def unlock(connection: Connection) -> None:
 
 
 def _refuse_foreign_layout(connection: Connection) -> None:
-    inspector = inspect(connection)
-    if not inspector.has_table("events"):
-        return
-    columns = {column["name"]: column for column in inspector.get_columns("events")}
+    url = connection.engine.url.set(query={})  # a password may be among the parameters
     adk_tables.refuse_foreign_layout(
-        {name: str(column["type"]) for name, column in columns.items()},
-        where=connection.engine.url.render_as_string(hide_password=True),
+        adk_tables.event_columns(connection), where=url.render_as_string(hide_password=True)
     )
 
 

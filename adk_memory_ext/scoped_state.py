@@ -56,22 +56,31 @@ class ScopedState:
     ) -> dict[str, Any]:
         """Applies values and changes (`Increment`, `Extend`, `Union`, `Maximum`, `Remove`) at once.
 
+        An empty delta does nothing.
+
         Returns:
             What each key holds now; removed keys are absent.
 
         Raises:
             CapabilityError: When the wrapped service cannot do it atomically.
             SessionNotFoundError: When there is no such session.
+            InvalidIdError: When an id is empty, too long or no text, or a session is named without
+                its user.
             StateRejectedError: When a value cannot be kept, a change does not fit the stored value,
                 a key begins with `temp:`, or needs the user or the session that was not given.
 
             After each of these nothing was written.
         """
+        for key in delta:
+            if isinstance(key, str) and key.startswith(State.TEMP_PREFIX):
+                raise StateRejectedError(key, "is never stored")
         if not isinstance(self._service, ChangesState):
             raise CapabilityError(
                 f"{type(self._service).__name__} cannot change state atomically;"
                 " DurableSessionService.from_url(…) can."
             )
+        if not delta:
+            return {}
         return await self._service.change_state(
             delta, app_name=app_name, user_id=user_id, session_id=session_id
         )

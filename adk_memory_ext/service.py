@@ -16,7 +16,7 @@ from google.adk.sessions.base_session_service import (
 from adk_memory_ext.errors import CapabilityError, StoreUnavailableError
 from adk_memory_ext.event_times import in_order, microseconds
 from adk_memory_ext.scoped_state import ChangesState, ScopedState
-from adk_memory_ext.state_changes import StateChange
+from adk_memory_ext.state_changes import change_in
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -273,9 +273,9 @@ class DurableSessionService(BaseSessionService):
         if isinstance(self._wrapped, ChangesState):
             return
         for key, value in delta.items():
-            if isinstance(value, StateChange):
+            if (change := change_in(value)) is not None:
                 raise CapabilityError(
-                    f"{type(self._wrapped).__name__} cannot apply the {type(value).__name__} of"
+                    f"{type(self._wrapped).__name__} cannot apply the {type(change).__name__} of"
                     f" {key!r} to what is stored; DurableSessionService.from_url(…) can."
                 )
 

@@ -83,8 +83,16 @@ class DuplicateEventError(Exception):
     """There is an event of this id in the session; the transaction must be rolled back."""
 
 
-def append_event(tx: Transaction, session: SessionId, seen: Seen, event: NewEvent) -> Appended:
+def append_event(
+    tx: Transaction, session: SessionId, seen: Seen | None, event: NewEvent
+) -> Appended:
     """Appends the event to the log and applies its changes.
+
+    Args:
+        tx: The transaction.
+        session: The session.
+        seen: What the writer knew of the log; None when it does not matter.
+        event: The event.
 
     Raises:
         SessionNotFoundError: When there is no such session.
@@ -95,10 +103,10 @@ def append_event(tx: Transaction, session: SessionId, seen: Seen, event: NewEven
     head = locked_head(tx, session)
     if head is None:
         raise SessionNotFoundError(f"Session {session.session_id} not found.")
-    is_stale = _is_stale(tx, head, seen)
+    is_stale = seen is not None and _is_stale(tx, head, seen)
     if is_stale and stored_event(tx, session, event.id) is not None:
         raise DuplicateEventError
-    known = seen.revision
+    known = None if seen is None else seen.revision
     if known is not None and known.incarnation != head.incarnation:
         raise StaleSessionError(
             f"Session {session.session_id} was deleted and created again since it was loaded."

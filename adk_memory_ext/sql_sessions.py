@@ -135,7 +135,8 @@ class SqlSessionService(BaseSessionService):
             app_name, user_id, str(uuid.uuid4()) if session_id is None else session_id
         )
         changes = self._changes(state or {})
-        initial = sql_store.apply_changes({}, changes["session"])
+        initial: dict[str, Any] = {}
+        sql_store.apply_changes(initial, changes["session"])
 
         def work(tx: Transaction) -> LoadedSession:
             if sql_store.session_exists(tx, identity):
@@ -288,22 +289,18 @@ class SqlSessionService(BaseSessionService):
     ) -> dict[str, Any]:
         """Applies a delta without a turn; see `ScopedState.update`."""
         if session_id is not None:
-            session = await self.get_session(
-                app_name=app_name,
-                user_id=user_id or "",
-                session_id=session_id,
-                config=GetSessionConfig(num_recent_events=0),
-            )
-            if session is None:
-                raise SessionNotFoundError(f"Session {session_id} not found.")
+            identity = session_identity(app_name, user_id or "", session_id)
             # The event that ADK's PATCH of a session appends.
             event = Event(
                 invocation_id=f"p-{uuid.uuid4()}",
                 author="user",
                 actions=EventActions(state_delta=dict(delta)),
             )
-            await self.append_event(session, event)
-            return {key: session.state[key] for key in delta if key in session.state}
+            ready = ready_event(event, self._on_bad_value).new
+            appended = await self._database.write(
+                lambda tx: sql_events.append_event(tx, identity, None, ready)
+            )
+            return {key: value for key, value in appended.outcome.items() if value is not MISSING}
         changes = self._changes(delta)
         if changes["session"]:
             raise StateRejectedError(next(iter(changes["session"])), "needs a session_id")

@@ -2,8 +2,9 @@
 
 Put one into a state delta in place of a value (`tool_context.state["visits"] = Increment(1)`), and
 the service applies it to the stored value at the append, under the lock of the write: what others
-wrote in between is kept. The event then holds the outcome. Until the append, who reads the key in
-the same turn sees the change itself, and a second one put there takes the place of the first.
+wrote in between is kept. The event then holds the outcome. Tools that the model calls in parallel
+may each put one at the same key, and all of them are applied; one tool that puts two there replaces
+the first. Until the append, who reads the key in the same turn sees the change itself.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from __future__ import annotations
 import json
 import math
 from typing import TYPE_CHECKING, Any, ClassVar, Final
+from uuid import uuid4
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
 
 class Missing:
@@ -34,16 +36,30 @@ class UnfitValueError(Exception):
     """The stored value is not of the kind that the change works on."""
 
 
-class StateChange:
+class _Held:
+    """Hides a change from everything that looks into objects, such as pydantic."""
+
+    __slots__ = ("change",)
+
+    def __init__(self, change: StateChange) -> None:
+        self.change: Final = change
+
+
+class StateChange(dict[str, _Held]):
     """Makes the new value of a key from the one stored by then.
 
-    Not a dataclass: pydantic turns those into plain objects wherever it finds them, and ADK dumps
-    the deltas of tools that were called in parallel (google-adk 2.13.0).
+    It is a dict of one member that holds the change itself, because of what ADK does with the
+    deltas of tools that were called in parallel (google-adk 2.13.0): it dumps them, which makes
+    plain objects of dataclasses, and merges them, which puts the members of two dicts into one but
+    drops the first of two other values.
     """
 
     __slots__ = ()
     _holds: ClassVar[tuple[str, ...]] = ()
     """The attribute that the constructor takes; none if it takes nothing."""
+
+    def __init__(self) -> None:
+        super().__init__({uuid4().hex: _Held(self)})
 
     def apply(self, old: Any) -> Any:
         """Returns the new value; `MISSING` removes the key.
@@ -61,14 +77,53 @@ class StateChange:
         return tuple(getattr(self, name) for name in self._holds)
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, StateChange):
-            return NotImplemented
         return type(self) is type(other) and self._fields() == other._fields()
 
-    __hash__ = None  # type: ignore[assignment]  # it may hold a list
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = None  # it may hold a list
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(map(repr, self._fields()))})"
+
+
+def change_in(value: Any) -> StateChange | None:
+    """Returns the change that stands in place of a value; None if it is a value."""
+    if isinstance(value, StateChange):
+        return value
+    if type(value) is dict and value and all(type(item) is _Held for item in value.values()):
+        changes = [held.change for held in value.values()]
+        return changes[0] if len(changes) == 1 else Several(changes)
+    return None
+
+
+def misplaced_change(value: Any) -> StateChange | None:
+    """Returns the change that got inside a value, where nobody would apply it; None if it is none.
+
+    As ADK merges the deltas of parallel tools, also where one put a change and the other an object.
+    """
+    return value.change if isinstance(value, _Held) else change_in(value)
+
+
+class Several(StateChange):
+    """Applies changes one after the other: those of tools that ran in parallel."""
+
+    __slots__ = _holds = ("changes",)
+
+    def __init__(self, changes: Sequence[StateChange]) -> None:
+        super().__init__()
+        self.changes: Final = changes
+
+    def apply(self, old: Any) -> Any:
+        """Returns what the last one makes of what the others made."""
+        for change in self.changes:
+            old = change.apply(old)
+        return old
+
+    def normalised(self, value: Callable[[Any], Any]) -> StateChange:
+        """Returns the same with each value in each change as `value` gives it back."""
+        return Several([change.normalised(value) for change in self.changes])
 
 
 class Put(StateChange):
@@ -77,6 +132,7 @@ class Put(StateChange):
     __slots__ = _holds = ("value",)
 
     def __init__(self, value: Any) -> None:
+        super().__init__()
         self.value: Final = value
 
     def apply(self, old: Any) -> Any:  # noqa: ARG002  # the old value does not matter
@@ -105,6 +161,7 @@ class Increment(StateChange):
     __slots__ = _holds = ("by",)
 
     def __init__(self, by: float = 1) -> None:
+        super().__init__()
         if isinstance(by, bool) or not isinstance(by, int | float):
             raise TypeError(f"Increment adds a number, not a {type(by).__name__}.")
         if isinstance(by, float) and not math.isfinite(by):
@@ -129,14 +186,15 @@ class Increment(StateChange):
 class _ListChange(StateChange):
     """Adds items to a list."""
 
-    __slots__ = _holds = ("items",)
+    __slots__ = _holds = ("added",)
 
     def __init__(self, items: Iterable[Any]) -> None:
+        super().__init__()
         if isinstance(items, str | bytes | dict) or not hasattr(items, "__iter__"):
             raise TypeError(
                 f"{type(self).__name__} adds a list of items, not a {type(items).__name__}."
             )
-        self.items: Final = list(items)
+        self.added: Final = list(items)
 
 
 class Extend(_ListChange):
@@ -150,7 +208,7 @@ class Extend(_ListChange):
 
     def apply(self, old: Any) -> Any:
         """Returns the longer list."""
-        return [*_as_list(old), *self.items]
+        return [*_as_list(old), *self.added]
 
 
 class Union(_ListChange):
@@ -168,7 +226,7 @@ class Union(_ListChange):
         """Returns the list with the missing items behind, in their order."""
         merged = list(_as_list(old))
         known = {_text(item) for item in merged}
-        for item in self.items:
+        for item in self.added:
             text = _text(item)
             if text not in known:
                 known.add(text)
@@ -182,6 +240,7 @@ class Maximum(StateChange):
     __slots__ = _holds = ("value",)
 
     def __init__(self, value: Any) -> None:
+        super().__init__()
         self.value: Final = value
 
     def apply(self, old: Any) -> Any:

@@ -52,6 +52,8 @@ _ROOM_FOR_THE_REST: Final = 16_384
 
 Row: TypeAlias = tuple[Any, ...]
 
+_compiled: Final[dict[tuple[str, str, str], Mapping[str, Statement]]] = {}
+
 
 @dataclass(frozen=True, slots=True)
 class Statement:
@@ -155,9 +157,13 @@ class SqliteTransaction(Transaction):
         return count
 
 
-def compile_statements(dialect: Dialect) -> dict[str, Statement]:
-    """Returns every statement for `dialect`, by name."""
-    return {name: _compile(clause, dialect) for name, clause in _clauses(dialect.name).items()}
+def compile_statements(dialect: Dialect) -> Mapping[str, Statement]:
+    """Returns every statement for `dialect`, by name; each is compiled once in a process."""
+    kind = dialect.name, dialect.driver, dialect.paramstyle
+    if kind not in _compiled:
+        clauses = _clauses(dialect.name)
+        _compiled[kind] = {name: _compile(clause, dialect) for name, clause in clauses.items()}
+    return _compiled[kind]
 
 
 def _compile(clause: ClauseElement, dialect: Dialect) -> Statement:

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 from adk_memory_ext.errors import CorruptRecordError, StateRejectedError
 from adk_memory_ext.json_values import Normaliser, OnBadValue, encode
 from adk_memory_ext.sql_events import REMOVED, Appended, NewEvent
-from adk_memory_ext.state_changes import Put, Remove, StateChange
+from adk_memory_ext.state_changes import Put, Remove, StateChange, change_in
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping
@@ -119,14 +119,14 @@ def split_changes(
             if short in changes[scope]:
                 raise StateRejectedError(name, "is the text of two keys")
             changes[scope][short] = _change(value, name, normaliser, removed)
-        elif isinstance(value, StateChange):
+        elif change_in(value) is not None:
             raise StateRejectedError(name, "is never stored, so there is nothing to change")
     return changes
 
 
 def _change(value: Any, name: str, normaliser: Normaliser, removed: Container[str]) -> StateChange:
-    if isinstance(value, StateChange):
-        return value.normalised(partial(normaliser.value, path=name))
+    if (change := change_in(value)) is not None:
+        return change.normalised(partial(normaliser.value, path=name))
     if value is None and name in removed:
         return Remove()
     return Put(normaliser.value(value, name))

@@ -29,7 +29,7 @@ settings.register_profile(
     "sample", derandomize=True, database=None, deadline=None, print_blob=False
 )
 settings.register_profile(
-    "soak", settings.get_profile("sample"), max_examples=10 * settings.default.max_examples
+    "soak", settings.get_profile("sample"), max_examples=10 * settings().max_examples
 )
 settings.load_profile("soak" if SOAK else "sample")
 

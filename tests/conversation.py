@@ -52,13 +52,15 @@ def _event(  # noqa: PLR0917
     state: Mapping[str, Any] | None,
     at: float | None = None,
 ) -> Event:
-    return Event(
+    event = Event(
         invocation_id=invocation,
         author=author,
         content=types.Content(role=role, parts=[part]),
         actions=EventActions(state_delta=dict(state or {})),
-        **({} if at is None else {"timestamp": at}),
     )
+    if at is not None:
+        event.timestamp = at
+    return event
 
 
 def texts(events: Iterable[Event]) -> list[str]:

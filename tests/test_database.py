@@ -22,6 +22,7 @@ from google.adk.sessions.schemas.v0 import Base as TablesOfVersion0
 from google.adk.sessions.sqlite_session_service import SqliteSessionService
 from sqlalchemy import create_engine, event
 from sqlalchemy.engine import URL
+from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import Pool
 
 from adk_memory_ext.database import (
@@ -36,7 +37,7 @@ from adk_memory_ext.errors import ConfigurationError, MemoryExtError, SchemaVers
 from adk_memory_ext.service import DurableSessionService
 from conversation import said, texts
 from rivals import in_processes, refusal_without_privileges, run_adk
-from servers import HANG_SECONDS
+from servers import HANG_SECONDS, execute
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
+TABLES: Final = "SELECT table_name FROM information_schema.tables WHERE table_schema = 'public'"
 OWNER: Final[dict[str, Any]] = {"app_name": "app", "user_id": "user"}
 
 
@@ -214,6 +216,9 @@ except ConfigurationError as error:
         ({"busy_timeout": 5}, "busy_timeout must be a timedelta, not 5"),
         ({"busy_timeout": timedelta(microseconds=-1)}, "between 0 and 24 days"),
         ({"busy_timeout": timedelta.max}, "between 0 and 24 days"),
+        ({"pool_timeout": 30}, "pool_timeout must be a timedelta, not 30"),
+        ({"pool_size": 0}, "pool_size must be a whole number from 1 on, not 0"),
+        ({"max_overflow": -1}, "max_overflow must be a whole number from 0 on, not -1"),
         ({"echo": True}, "Unknown option 'echo'; there are busy_timeout, "),
     ],
 )
@@ -467,6 +472,12 @@ def make_sqlite_service(path: Path) -> None:
     asyncio.run(use())
 
 
+def make_other(path: Path) -> None:
+    """Makes the database of another application, which has events of its own."""
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE events (id INTEGER, title TEXT)")
+
+
 def make_text(path: Path) -> None:
     """Makes a file that is no database."""
     path.write_text("These are not the sessions.\n" * 100)
@@ -496,6 +507,7 @@ NOT_OURS: Final[dict[str, tuple[Callable[[Path], None], type[MemoryExtError], st
         SchemaVersionError,
         "DurableSessionService(SqliteSessionService(path))",
     ),
+    "other": (make_other, SchemaVersionError, "has a table 'events' that is not ADK's; choose"),
     "text": (make_text, ConfigurationError, "is not a SQLite database; choose another"),
     "truncated": (make_truncated, ConfigurationError, "is not a SQLite database; choose another"),
     "short": (make_short, ConfigurationError, "choose another file"),
@@ -664,6 +676,39 @@ async def test_describing_sees_what_is_in_the_wal(tmp_path: Path) -> None:
             await sessions.append_event(session, said(str(number)))
         report = await describe(url)
     assert (report["sessions"], report["events"]) == ("1", "3")
+
+
+async def test_describing_recovers_nothing(tmp_path: Path) -> None:
+    """A look at what a crash left behind counts it and leaves the file and its WAL as they are."""
+    crashed = tmp_path / "crashed"
+    crashed.mkdir()
+    async with DurableSessionService.from_url(f"sqlite:///{tmp_path}/sessions.db") as sessions:
+        session = await sessions.create_session(**OWNER)
+        await sessions.append_event(session, said("in the WAL"))
+        for name in ("sessions.db", "sessions.db-wal"):
+            shutil.copy(tmp_path / name, crashed / name)
+    before = snapshot(crashed)
+    report = await describe(f"sqlite:///{crashed}/sessions.db")
+    assert (report["sessions"], report["events"]) == ("1", "1")
+    assert {name: kept for name, kept in snapshot(crashed).items() if name in before} == before
+
+
+async def test_tables_of_adk_1_on_a_server_are_refused(postgresql_url: str) -> None:
+    """On a server as in a file, schema v0 is named by a look and by the first use, and is kept."""
+    engine = create_async_engine(postgresql_url)
+    async with engine.begin() as connection:
+        await connection.run_sync(TablesOfVersion0.metadata.create_all)
+    await engine.dispose()
+    tables = execute(postgresql_url, TABLES)
+    url = f"{postgresql_url}?application_name=hunter2"
+    url = f"{postgresql_url}?password=hunter2"
+    with pytest.raises(SchemaVersionError, match="schema v0") as looked:
+        await describe(url)
+    async with DurableSessionService.from_url(url) as sessions:
+        with pytest.raises(SchemaVersionError, match="schema v0") as used:
+            await sessions.create_session(**OWNER)
+    assert "hunter2" not in f"{looked.value} {used.value}"
+    assert execute(postgresql_url, TABLES) == tables
 
 
 async def test_a_password_is_not_described(postgresql_url: str) -> None:

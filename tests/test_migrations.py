@@ -351,11 +351,11 @@ async def test_tables_of_sqlite_session_service_are_refused_untouched(server_url
     await assert_refused(server_url, "SqliteSessionService")
 
 
-async def test_tables_of_somebody_else_are_refused_untouched(url: str) -> None:
+async def test_tables_of_somebody_else_are_refused_untouched(server_url: str) -> None:
     """A table of ADK's name that is not ADK's is refused instead of failing at the first event."""
-    run(url, *SOMEBODY_ELSES)
+    run(server_url, *SOMEBODY_ELSES)
 
-    await assert_refused(url, "has a table 'events' that is not ADK's")
+    await assert_refused(server_url, "has a table 'events' that is not ADK's")
 
 
 async def assert_refused(url: str, advice: str) -> None:

@@ -105,8 +105,13 @@ async def test_a_call_reaches_the_wrapped_service_once() -> None:
     assert texts(session.events) == ["once"]
 
 
-async def test_a_partial_event_passes_untouched(sessions: DurableSessionService) -> None:
+@pytest.mark.parametrize("wrapped", [None, InMemorySessionService()], ids=["ours", "adks"])
+async def test_a_partial_event_passes_untouched(
+    wrapped: BaseSessionService | None, sessions: DurableSessionService
+) -> None:
     """A partial event is returned as it came, with its own time, and is not stored."""
+    sessions = sessions if wrapped is None else DurableSessionService(wrapped)
+    await sessions.delete_session(**KEY)
     session = await sessions.create_session(**KEY)
     event = said("half", at=1.5)
     event.partial = True

@@ -68,7 +68,8 @@ def deviations_of(item: pytest.Item) -> list[Deviation]:
     """Returns what the table says of a clause on a backend."""
     if not isinstance(item, pytest.Function) or "backend" not in item.fixturenames:
         return []
-    row: Backend = item.callspec.params["backend"]
+    row = item.callspec.params["backend"]
+    assert isinstance(row, Backend)
     function = item.originalname
     # The id of a clause's own parameter stands beside that of the backend.
     parameter = item.callspec.id.removesuffix(row.name).removeprefix(row.name).strip("-")

@@ -128,11 +128,11 @@ async def test_temp_state_given_at_creation_is_returned(subject: Subject) -> Non
 
 async def test_the_given_state_is_copied(subject: Subject) -> None:
     """Changing the dictionary after the creation changes nothing that is stored."""
-    state = {"plan": {"weeks": [1, 2]}, "user:likes": ["tea"]}
-    created = await subject.create("s", state=state)
+    weeks, likes = [1, 2], ["tea"]
+    created = await subject.create("s", state={"plan": {"weeks": weeks}, "user:likes": likes})
 
-    state["plan"]["weeks"].append(3)  # type: ignore[call-overload]
-    state["user:likes"].append("milk")  # type: ignore[attr-defined]
+    weeks.append(3)
+    likes.append("milk")
 
     assert (await subject.read(created)).state == {
         "plan": {"weeks": [1, 2]},

@@ -150,17 +150,18 @@ def read(pipe: Connection, url: str) -> None:
 
     async def run() -> None:
         async with DurableSessionService.from_url(url) as sessions:
-            owner = {"app_name": APP, "user_id": USER}
-            listed = (await sessions.list_sessions(**owner)).sessions
+            listed = (await sessions.list_sessions(app_name=APP, user_id=USER)).sessions
             for session_id in sorted(session.id for session in listed):
-                session = await sessions.get_session(**owner, session_id=session_id)
+                session = await sessions.get_session(
+                    app_name=APP, user_id=USER, session_id=session_id
+                )
                 assert session is not None
                 pipe.send(
                     {
                         "id": session.id,
                         "events": [event.model_dump_json() for event in session.events],
                         "state": session.state,
-                        "user state": await sessions.get_user_state(**owner),
+                        "user state": await sessions.get_user_state(app_name=APP, user_id=USER),
                     }
                 )
             # Somebody else's new session shows what is stored for the app.

@@ -15,7 +15,7 @@ import sqlite3
 import sqlite3.dbapi2
 from typing import Any, Final, Literal
 
-from asyncpg.transaction import Transaction
+from asyncpg.transaction import Transaction  # type: ignore[import-untyped]
 
 from restart.child import die
 
