@@ -82,25 +82,3 @@ class StateRejectedError(MemoryExtError, ValueError):
     def __reduce__(self) -> tuple[type[Self], tuple[str, str]]:
         """Lets it travel between processes."""
         return type(self), (self.key, self.reason)
-
-
-class TurnError(MemoryExtError):
-    """A turn of a conversation could not run. Nothing of it was stored."""
-
-
-class TurnBusyError(TurnError):
-    """Another turn of the session is running.
-
-    Nothing was stored; sending the message again later is safe.
-    """
-
-
-class TurnNestedError(TurnError):
-    """A run was started from inside the turn that it would have to wait for."""
-
-
-class TurnHeldTooLongError(TurnError):
-    """The turn was held without an append for longer than its limit and given to others.
-
-    The event was not stored; what the turn had stored before stays.
-    """

@@ -304,8 +304,14 @@ class DurableSessionService(BaseSessionService):
 
 
 def _time_in_order(session: Session, event: Event) -> float:
-    """Returns the event's time, raised above the last one that `session` knows of."""
+    """Returns the event's time, raised above the last one that `session` knows of.
+
+    An event that `session` holds already keeps its time, by which a service may know it again.
+    """
     newest = microseconds(session.last_update_time)
     if session.events:
         newest = max(newest, microseconds(session.events[-1].timestamp))
-    return in_order(event.timestamp, newest)[0]
+    later = in_order(event.timestamp, newest)[0]
+    if later != event.timestamp and any(known.id == event.id for known in session.events):
+        return event.timestamp
+    return later

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar
 from google.adk.errors.already_exists_error import AlreadyExistsError
 from google.adk.errors.session_not_found_error import SessionNotFoundError
 from google.adk.events.event import Event
-from google.adk.events.event_actions import EventActions
 from google.adk.sessions.base_session_service import (
     BaseSessionService,
     GetSessionConfig,
@@ -290,12 +289,10 @@ class SqlSessionService(BaseSessionService):
         """Applies a delta without a turn; see `ScopedState.update`."""
         if session_id is not None:
             identity = session_identity(app_name, user_id or "", session_id)
-            # The event that ADK's PATCH of a session appends.
-            event = Event(
-                invocation_id=f"p-{uuid.uuid4()}",
-                author="user",
-                actions=EventActions(state_delta=dict(delta)),
-            )
+            # The event that ADK's PATCH of a session appends; set, because our own check says more
+            # about a bad key than pydantic's.
+            event = Event(invocation_id=f"p-{uuid.uuid4()}", author="user")
+            event.actions.state_delta = dict(delta)
             ready = ready_event(event, self._on_bad_value).new
             appended = await self._database.write(
                 lambda tx: sql_events.append_event(tx, identity, None, ready)

@@ -20,6 +20,7 @@ from sqlalchemy import (
     func,
     insert,
     literal_column,
+    not_,
     select,
     update,
 )
@@ -342,6 +343,7 @@ def _creating() -> dict[str, ClauseElement]:
             sessions.c.app_name == _given("app_name"),
             sessions.c.user_id == _given("user_id"),
             sessions.c.id == _given("session_id"),
+            not_(_own(sessions, "id")),
         ),
         "insert_session": insert(sessions).values(
             app_name=_given("app_name"),
@@ -438,7 +440,7 @@ def _scopes(scope: str, table: Table, *, lock: bool) -> dict[str, ClauseElement]
         f"{scope}_state": read,
         f"locked_{scope}_state": read.with_for_update() if lock else read,
         f"confusable_{scope}_state": select(table.c.app_name).where(
-            *(table.c[name] == value for name, value in identity.items())
+            *(table.c[name] == value for name, value in identity.items()), not_(own)
         ),
         f"insert_{scope}_state": insert(table).values({**identity, **values}),
         f"save_{scope}_state": update(table).where(own).values(values),

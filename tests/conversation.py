@@ -76,6 +76,8 @@ def replay(events: Iterable[Event], initial: Mapping[str, Any] | None = None) ->
     state = dict(initial or {})
     for event in events:
         state |= event.actions.state_delta
+        for key in (event.custom_metadata or {}).get("memext_removed", ()):
+            del state[key]
     return {key: value for key, value in state.items() if not key.startswith(State.TEMP_PREFIX)}
 
 

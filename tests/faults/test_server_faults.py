@@ -1,0 +1,135 @@
+"""PostgreSQL goes away at the worst moments: the documented error, all or nothing, and on again."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+import pytest
+from sqlalchemy import make_url
+
+from adk_memory_ext.errors import CommitUnknownError, StoreUnavailableError
+from adk_memory_ext.service import DurableSessionService
+from conversation import said, texts
+from servers import HANG_SECONDS
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from google.adk.sessions.session import Session
+
+OWN = {"app_name": "app", "user_id": "user"}
+SESSION = {**OWN, "session_id": "session"}
+_OTHERS = (
+    "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    " AND backend_type = 'client backend'"
+)
+
+
+@asynccontextmanager
+async def administrator(url: str) -> AsyncIterator[asyncpg.Connection[Any]]:
+    """Yields a connection of somebody else's."""
+    plain = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
+    connection = await asyncpg.connect(plain)
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+async def terminate(connection: asyncpg.Connection[Any], condition: str = "true") -> int:
+    """Ends the other connections that are in a state, and returns how many there were."""
+    rows = await connection.fetch(f"SELECT pg_terminate_backend(pid) {_OTHERS} AND {condition}")
+    return len(rows)
+
+
+async def until(connection: asyncpg.Connection[Any], condition: str) -> None:
+    """Waits until somebody else's connection is in a state."""
+    async with asyncio.timeout(HANG_SECONDS):
+        while not await connection.fetchval(f"SELECT count(*) {_OTHERS} AND {condition}"):
+            await asyncio.sleep(0.01)
+
+
+async def found(sessions: DurableSessionService) -> Session:
+    """Returns the stored session."""
+    session = await sessions.get_session(**SESSION)
+    assert session is not None
+    return session
+
+
+async def test_connections_that_died_while_idle_are_not_noticed(postgresql_url: str) -> None:
+    """After a restart of the server the next operations succeed: nothing of them was sent yet."""
+    async with (
+        DurableSessionService.from_url(postgresql_url) as sessions,
+        administrator(postgresql_url) as other,
+    ):
+        session = await sessions.create_session(**SESSION)
+        await asyncio.gather(*(sessions.get_session(**SESSION) for _ in range(4)))
+        assert await terminate(other)
+        await sessions.append_event(session, said("first"))
+        assert await terminate(other)
+        assert texts((await found(sessions)).events) == ["first"]
+
+
+async def test_a_connection_cut_while_it_waits_loses_nothing(postgresql_url: str) -> None:
+    """An append whose connection is cut again and again is refused whole; the next one succeeds."""
+    async with (
+        DurableSessionService.from_url(postgresql_url) as sessions,
+        administrator(postgresql_url) as other,
+        administrator(postgresql_url) as holder,
+    ):
+        session = await sessions.create_session(**SESSION)
+        async with holder.transaction():
+            await holder.execute("SELECT 1 FROM sessions FOR UPDATE")
+            append = asyncio.ensure_future(sessions.append_event(session, said("first")))
+            for _attempt in range(2):
+                await until(other, "wait_event_type = 'Lock'")
+                await terminate(other, "wait_event_type = 'Lock'")
+                await asyncio.sleep(0.05)
+            with pytest.raises(StoreUnavailableError, match="nothing was written"):
+                await append
+        assert (await found(sessions)).events == session.events == []
+        await sessions.append_event(session, said("second"))
+        assert texts((await found(sessions)).events) == ["second"]
+
+
+async def test_a_connection_cut_during_commit_says_that_it_cannot_tell(
+    postgresql_url: str,
+) -> None:
+    """Cut during COMMIT, the append says so; sent again under its id, it is stored once."""
+    async with (
+        DurableSessionService.from_url(postgresql_url) as sessions,
+        administrator(postgresql_url) as other,
+    ):
+        session = await sessions.create_session(**SESSION)
+        await other.execute(
+            "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS"
+            " $$ BEGIN PERFORM pg_sleep(600); RETURN NULL; END $$;"
+            " CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON events DEFERRABLE INITIALLY DEFERRED"
+            " FOR EACH ROW EXECUTE FUNCTION slow()"
+        )
+        event = said("first", state={"k": 1})
+        append = asyncio.ensure_future(sessions.append_event(session, event))
+        await until(other, "query ILIKE 'COMMIT%' AND state = 'active'")
+        await terminate(other)
+        with pytest.raises(CommitUnknownError):
+            await append
+        assert session.events == []
+
+        await other.execute("DROP TRIGGER slow ON events")
+        await sessions.append_event(session, event)
+        stored = await found(sessions)
+        assert texts(stored.events) == texts(session.events) == ["first"]
+        assert stored.state == session.state == {"k": 1}
+
+
+async def test_a_server_that_is_not_there_is_one_line(unused_tcp_port: int) -> None:
+    """Without a server the error says that nothing was written, and names no password."""
+    url = f"postgresql://user:secret@127.0.0.1:{unused_tcp_port}/database"
+    async with DurableSessionService.from_url(url) as sessions:
+        with pytest.raises(StoreUnavailableError, match="nothing was written") as raised:
+            await sessions.create_session(**SESSION)
+    assert "secret" not in str(raised.value)
+    assert "\n" not in str(raised.value)
