@@ -263,7 +263,7 @@ async def test_over_a_service_that_cannot_it_says_which(storage: str, tmp_path: 
     wrapped: Any
     match storage:
         case "memory":
-            wrapped = InMemorySessionService()  # type: ignore[no-untyped-call]
+            wrapped = InMemorySessionService()
         case "sqlite":
             wrapped = SqliteSessionService(file_url(tmp_path))
         case _:

@@ -147,10 +147,12 @@ class InTurn(RuleBasedStateMachine):
 
     # -- operations -------------------------------------------------------------------------
 
-    @initialize(step=st.integers(-2, 2))
-    def set_the_clock(self, step: int) -> None:
-        """The clock of plain ADK is behind ours, or ahead, or right."""
-        self.time += step * 3_600_000_000
+    @initialize(target=copies, step=st.sampled_from([-3_600_000_000, -2, 0, 2, 3_600_000_000]))
+    def begin(self, step: int) -> Any:
+        """There is a session. The clock of plain ADK is behind ours, or ahead, or right."""
+        self.time += step
+        self.create("s", {"k": 0}, by_adk=step < 0)
+        return self.look("s", recent=None)
 
     @rule(session_id=ids, state=deltas, by_adk=st.booleans())
     def create(self, session_id: str, state: dict[str, Any], by_adk: bool) -> None:
@@ -165,11 +167,18 @@ class InTurn(RuleBasedStateMachine):
         stored = self.sessions[session_id] = Stored(state, {})
         self.apply(stored, state)
 
-    @rule(session_id=ids, text=contents, delta=deltas, step=steps)
+    @rule(session_id=ids, text=contents, delta=deltas, step=steps, number=st.integers(1, 3))
     def plain_adk_appends(
+        self, session_id: str, text: str | None, delta: dict[str, Any], step: int, number: int
+    ) -> None:
+        """Plain ADK loads the session and appends, more than once perhaps."""
+        for _ in range(number):
+            self.plain_adk_appends_one(session_id, text, delta, step)
+
+    def plain_adk_appends_one(
         self, session_id: str, text: str | None, delta: dict[str, Any], step: int
     ) -> None:
-        """Plain ADK loads the session and appends."""
+        """Plain ADK loads the session, if it is there, and appends."""
         stored = self.sessions.get(session_id)
         session = self.run(self.plain.get_session(**self.key(session_id)))
         assert (session is None) == (stored is None)
@@ -199,6 +208,14 @@ class InTurn(RuleBasedStateMachine):
         if recent is None:
             assert_replays(session, stored.created)
         return Copy(session, stored, len(in_order))
+
+    @rule(session_id=ids, text=contents, delta=deltas | changes, offset=st.integers(-3, 3))
+    def we_load_and_append(
+        self, session_id: str, text: str | None, delta: dict[str, Any], offset: int
+    ) -> None:
+        """Our service loads the session, if it is there, and appends."""
+        if session_id in self.sessions:
+            self.we_append(self.look(session_id, recent=1), text, delta, offset)
 
     @rule(copy_=copies, text=contents, delta=deltas | changes, offset=st.integers(-3, 3))
     def we_append(self, copy_: Copy, text: str | None, delta: dict[str, Any], offset: int) -> None:
