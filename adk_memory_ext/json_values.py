@@ -81,6 +81,8 @@ class Normaliser:
         Raises:
             StateRejectedError: When it is no text, or cannot be kept.
         """
+        if type(key) is str and is_storable(key):
+            return key
         return self._key(key, (_label(key), None, None))
 
     def _value(self, value: Any, place: _Place) -> Any:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from adk_memory_ext.statements import Transaction
 
 _MICROSECONDS: Final = 1_000_000
+_BEYOND_INTEGERS: Final = 2**63
+"""What no database's integers reach."""
 
 
 def all_sessions(
@@ -112,7 +114,7 @@ def page(
     Raises:
         ConfigurationError: When `limit` is below 1 or `after` is not what a page gave.
     """
-    if limit < 1:
+    if not isinstance(limit, int) or limit < 1:
         raise ConfigurationError("A page holds at least 1 session.")
     link = memext_sessions.c
     query = (
@@ -161,12 +163,12 @@ def _encode_cursor(updated: int, key: int) -> str:
 
 def _decode_cursor(cursor: str) -> tuple[int, int]:
     try:
-        updated, key = base64.urlsafe_b64decode(cursor.encode()).decode().split(".")
-        return int(updated), int(key)
-    except (ValueError, binascii.Error) as error:
-        raise ConfigurationError(
-            "`after` is not what a page of sessions gave as `next`."
-        ) from error
+        updated, key = map(int, base64.urlsafe_b64decode(cursor.encode()).decode().split("."))
+    except (AttributeError, ValueError, binascii.Error):
+        updated = key = _BEYOND_INTEGERS
+    if max(abs(updated), abs(key)) >= _BEYOND_INTEGERS:
+        raise ConfigurationError("`after` is not what a page of sessions gave as `next`.")
+    return updated, key
 
 
 def set_title(tx: Transaction, session_key: int, title: str | None) -> None:

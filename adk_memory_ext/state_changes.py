@@ -9,10 +9,10 @@ the first. Until the append, who reads the key in the same turn sees the change 
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from typing import TYPE_CHECKING, Any, ClassVar, Final
-from uuid import uuid4
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -30,6 +30,10 @@ class Missing:
 
 MISSING: Final = Missing()
 """Stands for "no such key": as the old value of a change, and as the new one of a removal."""
+
+
+_numbers: Final = itertools.count()
+"""Tells changes apart that ADK puts into one dict; the tools of a step run in one process."""
 
 
 class UnfitValueError(Exception):
@@ -59,7 +63,7 @@ class StateChange(dict[str, _Held]):
     """The attribute that the constructor takes; none if it takes nothing."""
 
     def __init__(self) -> None:
-        super().__init__({uuid4().hex: _Held(self)})
+        super().__init__({f"change {next(_numbers)}": _Held(self)})
 
     def apply(self, old: Any) -> Any:
         """Returns the new value; `MISSING` removes the key.

@@ -14,7 +14,7 @@ from google.adk.sessions.state import State
 from pydantic import BaseModel, ValidationError
 
 from adk_memory_ext.errors import CorruptRecordError, StateRejectedError
-from adk_memory_ext.json_values import Normaliser, OnBadValue, encode
+from adk_memory_ext.json_values import Normaliser, OnBadValue, encode, is_storable
 from adk_memory_ext.sql_events import REMOVED, Appended, NewEvent
 from adk_memory_ext.state_changes import Put, Remove, StateChange, change_in
 
@@ -138,6 +138,8 @@ def _kept_model(model: M, path: str, normaliser: Normaliser) -> M:
     changed: dict[str, Any] = {}
     for name, value in model.__dict__.items():
         if value is None or name == "state_delta":
+            continue
+        if type(value) is str and is_storable(value):
             continue
         place = f"{path}.{name}" if path else name
         kept = (

@@ -14,14 +14,14 @@ BACKENDS = {row.name for row in (*BARE, *WRAPPED, *OURS, OURS_MARIADB)}
 CLAUSES = {
     name
     for path in Path(__file__).parent.glob("test_clauses_*.py")
-    for name in vars(import_module(path.stem))
+    for name in vars(import_module(f"conformance.{path.stem}"))
     if name.startswith("test_")
 }
 
 
 @pytest.mark.parametrize("deviation", DEVIATIONS, ids=lambda deviation: deviation.reason)
 def test_a_deviation_is_about_a_clause_and_a_backend(deviation: Deviation) -> None:
-    """Each row of the table names clauses and backends that exist, so that it cannot outlive them."""
+    """Each row of the table names clauses and backends that exist: it cannot outlive them."""
     assert {clause.partition("[")[0] for clause in deviation.clauses} <= CLAUSES
     assert set(deviation.backends) <= BACKENDS
 
