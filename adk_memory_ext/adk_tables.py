@@ -34,7 +34,7 @@ ID_LENGTH: Final = 128
 """Characters in an app name, user id, session id or event id."""
 NAME_LENGTH: Final = 256
 """Characters in an invocation id."""
-SCHEMA_VERSION: Final = "1"
+SCHEMA_VERSION: Final = 1
 
 JSON_TEXT: Final = Text().with_variant(JSONB(), "postgresql").with_variant(LONGTEXT(), "mysql")
 PRECISE_TIME: Final = DateTime().with_variant(DATETIME(fsp=6), "mysql")

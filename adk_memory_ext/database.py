@@ -72,9 +72,9 @@ class DatabaseOptions:
     lose the last commits (never the file). Ignored on other databases."""
     busy_timeout: timedelta = timedelta(seconds=60)
     """SQLite: how long a write waits for another process's write before it fails."""
-    pool_size: int = 10
+    pool_size: int = 5
     """Servers: connections that are kept open."""
-    max_overflow: int = 20
+    max_overflow: int = 10
     """Servers: connections that may be opened beyond these under load."""
     pool_timeout: timedelta = timedelta(seconds=30)
     """Servers: how long an operation waits for a connection."""
@@ -98,7 +98,8 @@ class DatabaseOptions:
             return {}
         if dialect != "postgresql":
             raise ConfigurationError("The option schema is for PostgreSQL only.")
-        return {"server_settings": {"search_path": self.schema}}
+        quoted = self.schema.replace('"', '""')
+        return {"server_settings": {"search_path": f'"{quoted}"'}}
 
     def __post_init__(self) -> None:
         if self.synchronous not in ("FULL", "NORMAL"):

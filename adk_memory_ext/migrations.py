@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from sqlalchemy import MetaData, func, insert, inspect, literal, select, text
 
 from adk_memory_ext import adk_tables, schema
-from adk_memory_ext.errors import SchemaVersionError
+from adk_memory_ext.errors import ConfigurationError, SchemaVersionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _EXACT_COLLATIONS: Final = ("utf8mb4_nopad_bin", "utf8mb4_0900_bin", "utf8mb4_bin")
 """Of MariaDB, of MySQL 8, and of older ones, which ignore trailing spaces."""
+_ADK_KEY: Final = "schema_version"
 _LOCK: Final = 0x6D656D657874  # "memext"; one number for every database of a PostgreSQL server
 
 
@@ -35,13 +36,11 @@ def prepare(connection: Connection) -> None:
             of a newer version of this package. Nothing was written.
     """
     _lock(connection)
+    _require_schema(connection)
     _refuse_foreign_layout(connection)
     version = applied_version(connection)
-    if version > schema.VERSION:
-        raise SchemaVersionError(
-            f"The database has version {version} of the memext tables and this package knows"
-            f" {schema.VERSION}; upgrade it with: pip install --upgrade adk-memory-ext"
-        )
+    _refuse_newer("memext tables", version, schema.VERSION)
+    _refuse_newer("tables of ADK", adk_version(connection), adk_tables.SCHEMA_VERSION)
     _create_adk_tables(connection)
     schema.memext_migrations.create(connection, checkfirst=True)
     _record_adk_version(connection)
@@ -59,6 +58,7 @@ def is_prepared(connection: Connection) -> bool:
     inspector = inspect(connection)
     return (
         applied_version(connection) == schema.VERSION
+        and adk_version(connection) == adk_tables.SCHEMA_VERSION
         and set(adk_tables.metadata.tables) <= set(inspector.get_table_names())
         and "event_data" in {column["name"] for column in inspector.get_columns("events")}
     )
@@ -70,6 +70,33 @@ def applied_version(connection: Connection) -> int:
         return 0
     newest = connection.execute(select(func.max(schema.memext_migrations.c.version))).scalar()
     return int(newest or 0)
+
+
+def adk_version(connection: Connection) -> int:
+    """Returns the version of ADK's tables, as ADK left it; 0 when it left none."""
+    table = adk_tables.adk_internal_metadata
+    if not inspect(connection).has_table(table.name):
+        return 0
+    query = select(table.c.value).where(table.c.key == _ADK_KEY)
+    return int(connection.execute(query).scalar() or 0)
+
+
+def _refuse_newer(tables: str, version: int, known: int) -> None:
+    if version > known:
+        raise SchemaVersionError(
+            f"The database has version {version} of the {tables} and this package knows {known};"
+            " upgrade it with: pip install --upgrade adk-memory-ext"
+        )
+
+
+def _require_schema(connection: Connection) -> None:
+    if connection.dialect.name != "postgresql":
+        return
+    if connection.execute(select(func.current_schema())).scalar() is None:
+        raise ConfigurationError(
+            "PostgreSQL has no schema of that name, or this user may not use it; create it with"
+            " CREATE SCHEMA, or leave the option schema out."
+        )
 
 
 def _lock(connection: Connection) -> None:
@@ -128,11 +155,11 @@ def _collation(connection: Connection) -> str | None:
 
 def _record_adk_version(connection: Connection) -> None:
     """Leaves the mark by which ADK tells its schema v1 from v0."""
-    table = adk_tables.adk_internal_metadata
-    known = connection.execute(select(table.c.value).where(table.c.key == "schema_version"))
-    if known.scalar() is None:
+    if not adk_version(connection):
         connection.execute(
-            insert(table).values(key="schema_version", value=adk_tables.SCHEMA_VERSION)
+            insert(adk_tables.adk_internal_metadata).values(
+                key=_ADK_KEY, value=str(adk_tables.SCHEMA_VERSION)
+            )
         )
 
 

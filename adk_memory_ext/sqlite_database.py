@@ -79,6 +79,7 @@ class SqliteDatabase:
     """
 
     def __init__(self, url: URL, options: DatabaseOptions) -> None:
+        options.connect_arguments("sqlite")  # refuses what is for servers only
         path = sqlite_path(url)
         if path is not None:
             refuse_foreign_file(path)

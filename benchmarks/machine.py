@@ -93,6 +93,7 @@ def describe(folder: Path) -> dict[str, str]:
     return {
         "processor": f"{processor()}, {usable} cores",
         "system": f"{platform.system()} {platform.release()}",
+        "load before it began": f"{os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else "?",
         "disk": f"{file_system(folder)}; one fsync takes {sync_milliseconds(folder):.2f} ms",
         "versions": ", ".join(f"{name} {version}" for name, version in versions().items()),
     }

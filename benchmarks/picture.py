@@ -189,7 +189,7 @@ def _lines(panels: Any, results: Results) -> None:
         axes.tick_params(length=0)
         axes.spines["left"].set_visible(False)
         axes.set_xlabel("events in the session")
-        axes.yaxis.set_major_formatter(lambda value, _position: f"{value:g} ms")
+        axes.yaxis.set_major_formatter(lambda value, _position: f"{value:,g} ms")
         _title(axes, title, "milliseconds, logarithmic")
 
 
@@ -218,7 +218,7 @@ def _line(axes: Axes, results: Results, operation: str, contender: Contender, co
     axes.annotate(
         f"{name} {milliseconds(medians[-1])}",
         (lengths[-1], medians[-1]),
-        xytext=(9, 0),
+        xytext=(9, -4 if contender is OURS else 4),  # lines that meet keep their labels apart
         textcoords="offset points",
         va="center",
         color=colour,

@@ -118,7 +118,7 @@ def _part(frame: FrameType) -> str:
             return "SQLite: BEGIN and COMMIT"
         if "execute(" in line:
             return "SQLite: statements"
-    return next((name for part, name in _SOFTWARE if part in path), "other")
+    return next((name for part, name in _SOFTWARE if part in path), "other Python")
 
 
 def _place(frame: FrameType | None) -> str:

@@ -7,7 +7,6 @@ that it starts in milliseconds. Arguments and results travel as pickles.
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import os
 from concurrent.futures import ProcessPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -17,6 +16,7 @@ from google.adk.cli.cli_tools_click import main as adk_command_line
 
 from adk_memory_ext.service import DurableSessionService
 from conversation import said
+from forks import context
 from servers import HANG_SECONDS
 
 if TYPE_CHECKING:
@@ -25,27 +25,14 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_CONTEXT: Final = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(
-    [
-        "adk_memory_ext.sql_sessions",
-        "aiosqlite",
-        "asyncpg",
-        "google.adk.cli.cli_tools_click",
-        "google.adk.sessions.database_session_service",
-        "pytest",
-        "redis",
-        "sqlalchemy.dialects.postgresql.asyncpg",
-    ]
-)
 _NOBODY: Final = 65534
 
 
 def in_processes(count: int, function: Callable[..., T], *arguments: Any) -> list[T]:
     """Returns what `count` processes make of `function(number, *arguments)`, all begun at once."""
-    barrier = _CONTEXT.Barrier(count)
+    barrier = context().Barrier(count)
     with ProcessPoolExecutor(
-        count, mp_context=_CONTEXT, initializer=_meet, initargs=(barrier,)
+        count, mp_context=context(), initializer=_meet, initargs=(barrier,)
     ) as processes:
         jobs = [processes.submit(function, number, *arguments) for number in range(count)]
         return [job.result(HANG_SECONDS) for job in jobs]

@@ -67,4 +67,4 @@ def test_the_limits_and_the_version_are_adks() -> None:
     """The lengths that are checked at the door, and the mark of the layout, are ADK's."""
     assert adk_tables.ID_LENGTH == shared.DEFAULT_MAX_KEY_LENGTH
     assert adk_tables.NAME_LENGTH == shared.DEFAULT_MAX_VARCHAR_LENGTH
-    assert adk_tables.SCHEMA_VERSION == _schema_check_utils.LATEST_SCHEMA_VERSION
+    assert str(adk_tables.SCHEMA_VERSION) == _schema_check_utils.LATEST_SCHEMA_VERSION

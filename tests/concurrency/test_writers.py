@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from google.adk.errors import StaleSessionError
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 APP = "app"
 USER = "user"
-OWN = {"app_name": APP, "user_id": USER}
-SHARED = {**OWN, "session_id": "shared"}
+OWN: Final[dict[str, Any]] = {"app_name": APP, "user_id": USER}
+SHARED: Final[dict[str, Any]] = {**OWN, "session_id": "shared"}
 
 
 @pytest.fixture(params=["sqlite", "postgresql", "mariadb"])

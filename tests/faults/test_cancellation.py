@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from backends import count
 from conversation import replay, said, texts
@@ -11,8 +11,8 @@ from conversation import replay, said, texts
 if TYPE_CHECKING:
     from adk_memory_ext.service import DurableSessionService
 
-OWN = {"app_name": "app", "user_id": "user"}
-SESSION = {**OWN, "session_id": "session"}
+OWN: Final[dict[str, Any]] = {"app_name": "app", "user_id": "user"}
+SESSION: Final[dict[str, Any]] = {**OWN, "session_id": "session"}
 
 
 async def settle(sessions: DurableSessionService) -> None:

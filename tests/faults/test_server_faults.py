@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-import asyncpg
+import asyncpg  # type: ignore[import-untyped]
 import pytest
 from sqlalchemy import make_url
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from google.adk.sessions.session import Session
 
-OWN = {"app_name": "app", "user_id": "user"}
-SESSION = {**OWN, "session_id": "session"}
+OWN: Final[dict[str, Any]] = {"app_name": "app", "user_id": "user"}
+SESSION: Final[dict[str, Any]] = {**OWN, "session_id": "session"}
 _OTHERS = (
     "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
     " AND backend_type = 'client backend'"
@@ -29,7 +29,7 @@ _OTHERS = (
 
 
 @asynccontextmanager
-async def administrator(url: str) -> AsyncIterator[asyncpg.Connection[Any]]:
+async def administrator(url: str) -> AsyncIterator[asyncpg.Connection]:
     """Yields a connection of somebody else's."""
     plain = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
     connection = await asyncpg.connect(plain)
@@ -39,13 +39,13 @@ async def administrator(url: str) -> AsyncIterator[asyncpg.Connection[Any]]:
         await connection.close()
 
 
-async def terminate(connection: asyncpg.Connection[Any], condition: str = "true") -> int:
+async def terminate(connection: asyncpg.Connection, condition: str = "true") -> int:
     """Ends the other connections that are in a state, and returns how many there were."""
     rows = await connection.fetch(f"SELECT pg_terminate_backend(pid) {_OTHERS} AND {condition}")
     return len(rows)
 
 
-async def until(connection: asyncpg.Connection[Any], condition: str) -> None:
+async def until(connection: asyncpg.Connection, condition: str) -> None:
     """Waits until somebody else's connection is in a state."""
     async with asyncio.timeout(HANG_SECONDS):
         while not await connection.fetchval(f"SELECT count(*) {_OTHERS} AND {condition}"):

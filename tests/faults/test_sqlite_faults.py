@@ -8,7 +8,7 @@ import sqlite3
 import sqlite3.dbapi2
 from contextlib import closing
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from sqlalchemy import Engine, event
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from google.adk.sessions.session import Session
 
-OWN = {"app_name": "app", "user_id": "user"}
-SESSION = {**OWN, "session_id": "session"}
+OWN: Final[dict[str, Any]] = {"app_name": "app", "user_id": "user"}
+SESSION: Final[dict[str, Any]] = {**OWN, "session_id": "session"}
 
 
 def dump(path: Path) -> list[str]:
@@ -175,8 +175,8 @@ async def test_a_full_disk_is_an_error_and_not_the_end(
 async def test_a_lock_past_the_limit_is_an_error(tmp_path: Path) -> None:
     """When another process holds the write lock for too long, nothing is written; later it is."""
     path = tmp_path / "sessions.db"
-    options = {"busy_timeout": timedelta(milliseconds=50)}
-    async with DurableSessionService.from_url(f"sqlite:///{path}", **options) as sessions:
+    limit = timedelta(milliseconds=50)
+    async with DurableSessionService.from_url(f"sqlite:///{path}", busy_timeout=limit) as sessions:
         session = await begun(sessions)
         with closing(sqlite3.connect(path, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")

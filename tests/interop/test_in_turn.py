@@ -155,7 +155,6 @@ class InTurn(RuleBasedStateMachine):
         self.create("s", {"k": 0}, by_adk=step < 0)
         return self.look("s", recent=None)
 
-    @rule(session_id=ids, state=deltas, by_adk=st.booleans())
     def create(self, session_id: str, state: dict[str, Any], by_adk: bool) -> None:
         """One of both creates a session, whose id may be taken."""
         creator = self.plain if by_adk else self.ours
@@ -240,18 +239,22 @@ class InTurn(RuleBasedStateMachine):
         if not unseen:
             copy_.seen = len(copy_.stored.events)
 
-    @rule(session_id=ids, by_adk=st.booleans())
-    def delete(self, session_id: str, by_adk: bool) -> None:
-        """One of both deletes a session, which may be gone."""
-        deleter = self.plain if by_adk else self.ours
-        self.run(deleter.delete_session(**self.key(session_id)))
-        self.sessions.pop(session_id, None)
-
-    @rule(session_id=ids, state=deltas, first=st.booleans(), then=st.booleans())
-    def replace(self, session_id: str, state: dict[str, Any], first: bool, then: bool) -> None:
+    @rule(
+        session_id=ids,
+        deleter=st.sampled_from([None, None, True, False]),
+        state=deltas,
+        creator=st.sampled_from([None, True, False]),
+    )
+    def replace(
+        self, session_id: str, deleter: bool | None, state: dict[str, Any], creator: bool | None
+    ) -> None:
         """One of both deletes a session, and one of both creates another one of the same id."""
-        self.delete(session_id, by_adk=first)
-        self.create(session_id, state, by_adk=then)
+        if deleter is not None:
+            service = self.plain if deleter else self.ours
+            self.run(service.delete_session(**self.key(session_id)))
+            self.sessions.pop(session_id, None)
+        if creator is not None:
+            self.create(session_id, state, by_adk=creator)
 
     @rule(restart=st.booleans())
     def list_both(self, restart: bool) -> None:
