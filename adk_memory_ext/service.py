@@ -66,6 +66,8 @@ class DurableSessionService(BaseSessionService):
 
     def __init__(self, wrapped: BaseSessionService) -> None:
         self._wrapped = wrapped
+        self._applies_changes: Final = isinstance(wrapped, ChangesState)
+        self._keeps_order: Final[bool] = getattr(wrapped, "keeps_order", False)
         self._close_wrapped: Callable[[], Awaitable[None]] | None = None
         self.state: Final = ScopedState(wrapped)
         """Changes state from outside a turn."""
@@ -264,13 +266,13 @@ class DurableSessionService(BaseSessionService):
         key = session.app_name, session.user_id, session.id
         lock = self._appending.setdefault(key, asyncio.Lock())
         async with lock:
-            if not getattr(self._wrapped, "keeps_order", False):
+            if not self._keeps_order:
                 event.timestamp = _time_in_order(session, event)
             return await self._wrapped.append_event(session, event)
 
     def _require_changes(self, delta: Mapping[str, Any]) -> None:
         """Refuses changes that the wrapped service would take for values."""
-        if isinstance(self._wrapped, ChangesState):
+        if self._applies_changes:
             return
         for key, value in delta.items():
             if (change := change_in(value)) is not None:

@@ -11,7 +11,7 @@ import json
 import secrets
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from adk_memory_ext.errors import CorruptRecordError, InvalidIdError, StateRejectedError
 from adk_memory_ext.records import Revision
@@ -256,30 +256,39 @@ def create_session(
     _refuse_confusable(tx, "session", session)
     now = now_microseconds()
     parameters = session.parameters()
-    app_state = change_scope(tx, "app", session, app_changes)
-    user_state = change_scope(tx, "user", session, user_changes)
     state = tx.json(session_state)
+    # The session first, as in an append, so that these two cannot wait for each other for ever.
+    tx.run("insert_session", {**parameters, "state": state, "time": tx.time(now)})
     # What is left of a session that plain ADK deleted.
     tx.run("delete_sequences", parameters)
     tx.run("delete_link", parameters)
-    tx.run("insert_session", {**parameters, "state": state, "time": tx.time(now)})
     revision = _insert_link(tx, session, now)
+    app_state = change_scope(tx, "app", session, app_changes)
+    user_state = change_scope(tx, "user", session, user_changes)
     head = Head(state, 0, revision.incarnation, 0, 0, now, now, None)
     return LoadedSession(head, app_state, user_state, [])
 
 
-def _refuse_confusable(tx: Transaction, what: str, session: SessionId) -> None:
+def _refuse_confusable(
+    tx: Transaction, what: Literal["session", "app_state", "user_state"], session: SessionId
+) -> None:
     """Refuses a row whose key MySQL would take for that of another one.
 
     Raises:
         InvalidIdError: When there is one.
     """
-    if tx.dialect == "mysql" and tx.rows(f"confusable_{what}", session.parameters()):
-        raise InvalidIdError(
-            f"The database has a {what.replace('_', ' ')} whose ids differ only in what the"
-            " collation of ADK's tables ignores (case, accents, trailing spaces); nothing was"
-            " written. Tables that this package creates keep them apart."
-        )
+    if tx.dialect != "mysql":
+        return
+    parameters = session.parameters()
+    if not tx.rows(f"confusable_{what}", parameters):
+        return
+    if tx.rows("bare_head" if what == "session" else what, parameters):
+        return  # somebody else has just made the row: the insert says so
+    raise InvalidIdError(
+        f"The database has a {what.replace('_', ' ')} whose ids differ only in what the collation"
+        " of ADK's tables ignores (case, accents, trailing spaces); nothing was written. Tables"
+        " that this package creates keep them apart."
+    )
 
 
 def change_scope(
@@ -297,7 +306,7 @@ def change_scope(
     apply_changes(state, changes, f"{scope}:")
     if changes or not rows:
         if not rows:
-            _refuse_confusable(tx, f"{scope}_state", session)
+            _refuse_confusable(tx, "app_state" if scope == "app" else "user_state", session)
         values = {"state": tx.json(state, f"{scope}:"), "time": tx.time(now_microseconds())}
         verb = "save" if rows else "insert"
         tx.run(f"{verb}_{scope}_state", {**parameters, **values})

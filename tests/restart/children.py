@@ -86,7 +86,7 @@ def converse(pipe: Connection, url: str, position: int, point: Point | None) -> 
     asyncio.run(run())
 
 
-def append_until_statement(pipe: Connection, url: str, session_id: str, number: int) -> None:
+def append_until_statement(pipe: Connection, url: str, number: int) -> None:
     """Appends two events and dies before the second one's statement of this number.
 
     Comes to its end when there are not so many.
@@ -95,8 +95,8 @@ def append_until_statement(pipe: Connection, url: str, session_id: str, number: 
 
     async def run() -> None:
         async with DurableSessionService.from_url(url) as sessions:
-            session = await _begin(sessions, session_id)
-            _, _, event, _ = conversation()[:4]
+            session = await _begin(sessions, "s")
+            event = conversation()[2]  # its state is of every scope
             first = await sessions.append_event(session, said("first"))
             pipe.send(first.model_dump_json())
             arm(number)
