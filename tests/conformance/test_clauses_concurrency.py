@@ -12,6 +12,7 @@ from backends import count
 from conversation import replay, said, texts
 
 if TYPE_CHECKING:
+    from google.adk.events.event import Event
     from google.adk.sessions.session import Session
 
     from conformance.subject import Subject
@@ -38,6 +39,38 @@ async def test_parallel_sessions_lose_no_scoped_key(subject: Subject) -> None:
         assert texts(stored.events) == [f"{n}-{m}" for m in range(each)]
         assert replay(stored.events).items() <= stored.state.items()
         assert {key: stored.state.get(f"app:{key}") for key in keys} == keys
+
+
+@pytest.mark.needs("keeps_parallel_appends")
+async def test_a_refused_append_among_others_leaves_nothing(subject: Subject) -> None:
+    """Of many appends at once some are refused: nothing of these is stored, all of the others."""
+    sessions = [await subject.create(f"s{n}") for n in range(20)]
+    for session in sessions:
+        first = said("first")
+        first.id = "first"
+        await subject.append(session, first)
+
+    def second(n: int) -> Event:
+        """Returns an event, every second one under an id that another event has already."""
+        event = said(f"second {n}", state={f"user:{n}": n, f"app:{n}": n, "own": n})
+        event.id = "first" if n % 2 else "second"
+        return event
+
+    results = await asyncio.gather(
+        *(subject.append(session, second(n)) for n, session in enumerate(sessions)),
+        return_exceptions=True,
+    )
+
+    refused = [n for n, result in enumerate(results) if isinstance(result, BaseException)]
+    assert refused == list(range(1, 20, 2))
+    assert {type(results[n]) for n in refused} == {AlreadyExistsError}
+    assert await subject.user_state() == {str(n): n for n in range(0, 20, 2)}
+    for n, session in enumerate(sessions):
+        stored = await subject.read(session)
+        assert texts(stored.events) == (["first"] if n in refused else ["first", f"second {n}"])
+        assert stored.state.get("own") == (None if n in refused else n)
+        app_keys = {key for key in stored.state if key.startswith("app:")}
+        assert app_keys == {f"app:{m}" for m in range(0, 20, 2)}
 
 
 @pytest.mark.needs("keeps_parallel_creates")

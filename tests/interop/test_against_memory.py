@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import itertools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,7 +21,6 @@ from google.adk.events.event_actions import EventActions, EventCompaction
 from google.adk.sessions.base_session_service import GetSessionConfig
 from google.adk.sessions.in_memory_session_service import InMemorySessionService
 from google.genai import types
-from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     Bundle,
@@ -31,15 +31,15 @@ from hypothesis.stateful import (
     multiple,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 
 from adk_memory_ext import Increment, Remove
 from adk_memory_ext.errors import InvalidIdError
 from adk_memory_ext.service import DurableSessionService
-from backends import SOAK, count
+from backends import count
 from conversation import exactly
 from interop.logs import assert_replays
+from interop.machines import drive
 from tables import file_url
 
 if TYPE_CHECKING:
@@ -88,6 +88,9 @@ owners = st.sampled_from(USERS)
 ids = st.sampled_from(IDS)
 
 
+_numbers = itertools.count()
+
+
 @dataclass(eq=False, repr=False)
 class Stored:
     """What the machine knows of a session in the store."""
@@ -130,20 +133,15 @@ def shown(session: Session) -> str:
 
 
 class Conversations(RuleBasedStateMachine):
-    """Drives both services; `url` and `app` are set by the test.
-
-    Each example has an app of its own in one database.
-    """
+    """Drives both services, ours over the database at `url`. Each walk has an app of its own."""
 
     url = ""
-    examples = 0
 
     copies: Bundle[Copy] = Bundle("copies")
 
     def __init__(self) -> None:
         super().__init__()
-        type(self).examples += 1
-        self.app = f"app {self.examples}"
+        self.app = f"app {next(_numbers)}"
         self.loop = asyncio.Runner()
         self.oracle = InMemorySessionService()
         self.ours = DurableSessionService.from_url(self.url, synchronous="NORMAL")
@@ -404,21 +402,11 @@ def texts_of(session: Session) -> list[tuple[str, str]]:
     return [(event.id, exactly(event.model_dump(mode="json"))) for event in session.events]
 
 
-def drive(url: str, examples: int) -> None:
-    """Runs the machine over the database at `url`."""
-    machine = type("Machine", (Conversations,), {"url": url})
-    # Shrinking a failure takes minutes; `make soak` does it.
-    phases = list(Phase) if SOAK else [Phase.generate]
-    run_state_machine_as_test(
-        machine, settings=settings(max_examples=examples, stateful_step_count=40, phases=phases)
-    )
-
-
 def test_a_file_shows_what_memory_shows(tmp_path: Path) -> None:
     """Over SQLite every sequence of operations shows what ADK shows in memory, or what is right."""
-    drive(file_url(tmp_path), count(15, 600))
+    drive(Conversations, file_url(tmp_path), count(5, 120))
 
 
 def test_a_server_shows_what_memory_shows(postgresql_url: str) -> None:
     """Over PostgreSQL every sequence of operations shows what ADK shows in memory too."""
-    drive(postgresql_url, count(3, 80))
+    drive(Conversations, postgresql_url, count(1, 20))

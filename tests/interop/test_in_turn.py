@@ -7,6 +7,7 @@ then not even plain ADK knows in which order its events were appended.
 from __future__ import annotations
 
 import asyncio
+import itertools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,7 +20,6 @@ from google.adk.events.event_actions import EventActions
 from google.adk.sessions.base_session_service import GetSessionConfig
 from google.adk.sessions.database_session_service import DatabaseSessionService
 from google.genai import types
-from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     Bundle,
@@ -27,14 +27,14 @@ from hypothesis.stateful import (
     initialize,
     multiple,
     rule,
-    run_state_machine_as_test,
 )
 
 from adk_memory_ext import Increment, Remove
 from adk_memory_ext.service import DurableSessionService
-from backends import SOAK, count
+from backends import count
 from conversation import exactly
 from interop.logs import assert_replays
+from interop.machines import drive
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -45,7 +45,7 @@ pytestmark = pytest.mark.usefixtures("nothing_left")
 
 NOON: Final = 1_900_000_000
 IDS: Final = ("s", "t")
-EXAMPLES: Final = {"sqlite": (40, 400), "postgresql": (3, 60), "mysql": (3, 60)}
+RUNS: Final = {"sqlite": (8, 100), "postgresql": (2, 20), "mysql": (2, 20)}
 
 ids = st.sampled_from([*IDS, "s", "s"])
 values = st.none() | st.integers(0, 3) | st.sampled_from(["a", ["b"], {"c": [1, None]}])
@@ -57,6 +57,9 @@ changes = st.dictionaries(
 contents = st.none() | st.just("hello")
 steps = st.sampled_from([0, 0, 0, 1, 3, 1_000_000])
 clocks = st.sampled_from([-3_600_000_000, -3_600_000_000, -2, 0, 2, 3_600_000_000])
+
+
+_numbers = itertools.count()
 
 
 @dataclass(eq=False, repr=False)
@@ -82,14 +85,12 @@ class InTurn(RuleBasedStateMachine):
     """Drives both services over the database at `url`, which the test sets."""
 
     url = ""
-    examples = 0
 
     copies: Bundle[Copy] = Bundle("copies")
 
     def __init__(self) -> None:
         super().__init__()
-        type(self).examples += 1
-        self.app = f"app {self.examples}"
+        self.app = f"app {next(_numbers)}"
         self.loop = asyncio.Runner()
         self.plain = DatabaseSessionService(self.url)
         self.ours = DurableSessionService.from_url(self.url, synchronous="NORMAL")
@@ -282,10 +283,4 @@ class InTurn(RuleBasedStateMachine):
 
 def test_in_turn_nothing_is_lost(url: str) -> None:
     """However both work on one database, our service shows all of it, in order, log and state."""
-    machine = type("Machine", (InTurn,), {"url": url})
-    examples = count(*EXAMPLES[url.partition("+")[0]])
-    # Shrinking a failure takes minutes; `make soak` does it.
-    phases = list(Phase) if SOAK else [Phase.generate]
-    run_state_machine_as_test(
-        machine, settings=settings(max_examples=examples, stateful_step_count=40, phases=phases)
-    )
+    drive(InTurn, url, count(*RUNS[url.partition("+")[0]]))
