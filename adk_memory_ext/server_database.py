@@ -75,6 +75,11 @@ class ServerDatabase:
         """Runs `work` over one moment of the database and returns its result."""
         return await self._begin(self._read(work))
 
+    async def settle(self) -> None:
+        """Returns when what was begun before has ended, also what cancelled callers left."""
+        if self._tasks:
+            await asyncio.wait(set(self._tasks))
+
     async def close(self) -> None:
         """Waits for what is under way and closes the connections. May be called twice."""
         self._closed = True
@@ -93,8 +98,13 @@ class ServerDatabase:
         """Starts a task that `close` waits for."""
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
         return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # seen, also where the caller was cancelled and nobody asks
 
     async def _write(self, work: Callable[[Transaction], T], then: Callable[[T], None] | None) -> T:
         await self._prepare()

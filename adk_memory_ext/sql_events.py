@@ -178,7 +178,7 @@ def _caught_up(
     for sequence, unseen_id, data in tx.rows("unseen_events", unseen):
         if unseen_id == event_id:
             return Revision(head.incarnation, sequence)
-        if has_content(json.loads(data)):
+        if has_content(json.loads(data or "{}")):
             break
     return None
 
@@ -198,7 +198,8 @@ def _is_stale(tx: Transaction, head: Head, seen: Seen) -> bool:
     if seen.revision is not None:
         return seen.revision.sequence < head.content_sequence
     # A session object that this store did not make (rebuilt from JSON, say) is judged as ADK does.
-    if microseconds(seen.last_update_time) >= head.updated:
+    # But a later time is no sign of knowing more: an event may be older than its session.
+    if microseconds(seen.last_update_time) == head.updated:
         return False
     last = tx.rows("last_event_id", {"session_key": head.key})
     return (last[0][0] if last else None) != seen.last_event_id

@@ -11,10 +11,10 @@ from sqlalchemy import and_, insert, literal, or_, select, update
 
 from adk_memory_ext.adk_tables import app_states, sessions, user_states
 from adk_memory_ext.errors import ConfigurationError
+from adk_memory_ext.exact_match import IsExactly
 from adk_memory_ext.records import Revision, SessionPage, SessionSummary
 from adk_memory_ext.schema import memext_sessions
 from adk_memory_ext.sql_store import decode_state, merged_state
-from adk_memory_ext.statements import IsExactly
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

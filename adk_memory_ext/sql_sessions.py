@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import logging
 import uuid
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar, get_args
 
 from google.adk.errors.already_exists_error import AlreadyExistsError
 from google.adk.errors.session_not_found_error import SessionNotFoundError
@@ -20,7 +21,7 @@ from google.adk.sessions.state import State
 from pydantic import PrivateAttr
 
 from adk_memory_ext import database, sql_events, sql_lists, sql_store
-from adk_memory_ext.errors import StateRejectedError
+from adk_memory_ext.errors import ConfigurationError, StateRejectedError
 from adk_memory_ext.event_times import MICROSECONDS, microseconds
 from adk_memory_ext.ids import check_event, check_owner, check_title, session_identity
 from adk_memory_ext.json_values import Normaliser, OnBadValue
@@ -64,6 +65,9 @@ class Database(Protocol):
     async def read(self, work: Callable[[Transaction], T]) -> T:
         """Runs `work` over one moment of the database."""
 
+    async def settle(self) -> None:
+        """Returns when what was begun before has ended, also what cancelled callers left."""
+
     async def close(self) -> None:
         """Ends everything that was opened."""
 
@@ -99,13 +103,17 @@ class SqlSessionService(BaseSessionService):
     """What was appended last is read last."""
 
     def __init__(self, database: Database, *, on_bad_value: OnBadValue = "refuse") -> None:
+        _check_on_bad_value(on_bad_value)
         self._database = database
         self._on_bad_value: OnBadValue = on_bad_value
         self._sessions_adopted = False
+        # Sessions with an append whose caller was cancelled, and which may be under way still.
+        self._left_alone: dict[SessionId, object] = {}
 
     @classmethod
     def from_url(cls, url: str, *, on_bad_value: OnBadValue = "refuse", **options: Any) -> Self:
         """Returns a service over the database at `url`; see `DurableSessionService.from_url`."""
+        _check_on_bad_value(on_bad_value)
         parsed = database.parse_url(url)
         chosen = database.DatabaseOptions.from_mapping(options)
         opened = (
@@ -162,6 +170,7 @@ class SqlSessionService(BaseSessionService):
     ) -> Session | None:
         """Returns the session as it is at one moment, events in the order of their append."""
         identity = session_identity(app_name, user_id, session_id)
+        await self._catch_up(identity)
         limit = config.num_recent_events if config else None
         after = None
         if config and config.after_timestamp:
@@ -246,6 +255,7 @@ class SqlSessionService(BaseSessionService):
             return event
         identity = session_identity(session.app_name, session.user_id, session.id)
         check_event(event.id, event.invocation_id)
+        await self._catch_up(identity)
         ready = ready_event(event, self._on_bad_value)
         seen = Seen(
             getattr(session, "revision", None),
@@ -258,6 +268,9 @@ class SqlSessionService(BaseSessionService):
                 # Also when the caller was cancelled meanwhile: the session keeps up with the store.
                 lambda appended: _commit(session, event, ready, appended),
             )
+        except asyncio.CancelledError:
+            self._left_alone[identity] = object()
+            raise
         except DuplicateEventError:
             await self._accept_again(identity, seen, session, event, ready)
         return event
@@ -334,6 +347,14 @@ class SqlSessionService(BaseSessionService):
             )
         return changes
 
+    async def _catch_up(self, identity: SessionId) -> None:
+        """Waits for an append that a cancelled caller left: its event would make others stale."""
+        left = self._left_alone.get(identity)
+        if left is not None:
+            await self._database.settle()
+            if self._left_alone.get(identity) is left:
+                del self._left_alone[identity]
+
     async def _accept_again(
         self, identity: SessionId, seen: Seen, session: Session, event: Event, ready: ReadyEvent
     ) -> None:
@@ -354,6 +375,13 @@ class SqlSessionService(BaseSessionService):
             match_stored(event, ready, again)
         else:
             _commit(session, event, ready, again)
+
+
+def _check_on_bad_value(on_bad_value: object) -> None:
+    if on_bad_value not in get_args(OnBadValue):
+        raise ConfigurationError(
+            f"on_bad_value must be 'refuse' or 'replace', not {on_bad_value!r}."
+        )
 
 
 def _session(identity: SessionId, loaded: LoadedSession) -> StoredSession:

@@ -137,6 +137,10 @@ class SqliteDatabase:
             result = loop.run_in_executor(self._readers, self._read, work)
         return await result
 
+    async def settle(self) -> None:
+        """Returns when what was begun before has ended, also what cancelled callers left."""
+        await self.write(lambda _tx: None)  # one thread does them in their order
+
     async def close(self) -> None:
         """Ends the threads after what waits for them, and closes the file. May be called twice."""
         with self._lock:
@@ -169,10 +173,18 @@ class SqliteDatabase:
             try:
                 return work(tx)
             finally:
-                if tx.in_transaction:
-                    tx.execute("ROLLBACK")
+                self._end_reading(tx)
         except (sqlite3.Error, DBAPIError) as error:
             raise translated(error) from error
+
+    def _end_reading(self, tx: SqliteTransaction) -> None:
+        try:
+            if tx.in_transaction:
+                tx.execute("ROLLBACK")
+        except sqlite3.Error:  # nothing was written; the next read opens another connection
+            self._local.transaction = None
+            self._reading.remove(tx.connection)
+            tx.connection.close()
 
     def _reading_transaction(self) -> SqliteTransaction:
         tx: SqliteTransaction | None = getattr(self._local, "transaction", None)
@@ -234,9 +246,14 @@ class SqliteDatabase:
         return tx
 
     def _write_batch(self, tx: SqliteTransaction, batch: list[_Write]) -> None:
-        """Runs the writes in one transaction; a failing one is undone alone."""
+        """Runs the writes in one transaction; a failing one is undone alone.
+
+        Takes those out of the batch whose callers are gone before their turn has come.
+        """
         tx.execute("BEGIN IMMEDIATE")
         try:
+            # Who was cancelled while another process held the lock has nothing begun yet.
+            batch[:] = [job for job in batch if not job.future.cancelled()]
             if len(batch) == 1:
                 batch[0].result = batch[0].work(tx)
             else:

@@ -25,11 +25,10 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.dialects.postgresql import insert as postgresql_insert
-from sqlalchemy.ext.compiler import compiles
-from sqlalchemy.sql.functions import FunctionElement
 
 from adk_memory_ext.adk_tables import app_states, events, sessions, user_states
 from adk_memory_ext.errors import StateRejectedError
+from adk_memory_ext.exact_match import IsExactly
 from adk_memory_ext.json_values import encode, exact_for_jsonb
 from adk_memory_ext.schema import memext_events, memext_sessions
 
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
     from sqlalchemy import BindParameter, ColumnElement, FromClause, Table
     from sqlalchemy.engine import Connection, Dialect
     from sqlalchemy.sql import ClauseElement
-    from sqlalchemy.sql.compiler import SQLCompiler
     from sqlalchemy.types import TypeEngine
 
 _EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001  # ADK's columns hold UTC without a zone
@@ -184,31 +182,6 @@ def _compile(clause: ClauseElement, dialect: Dialect) -> Statement:
 def _given(name: str, type_: TypeEngine[Any] | None = None) -> BindParameter[Any]:
     """A parameter; the prefix is there because Core keeps the names of columns for itself."""
     return bindparam(_PREFIX + name, type_=type_)
-
-
-class IsExactly(FunctionElement[bool]):
-    """The condition that a column holds an id, character by character.
-
-    MySQL compares as a column's collation says, and ADK's tables have the database's one: mostly
-    without regard to case, accents and trailing spaces. There the plain comparison finds the row
-    by its index, and the bytes decide.
-    """
-
-    inherit_cache = True
-
-
-@compiles(IsExactly)
-def _compile_equal(element: IsExactly, compiler: SQLCompiler, **options: Any) -> str:
-    column, value = (compiler.process(clause, **options) for clause in element.clauses)
-    return f"{column} = {value}"
-
-
-@compiles(IsExactly, "mysql")
-def _compile_same_bytes(element: IsExactly, compiler: SQLCompiler, **options: Any) -> str:
-    column, value = element.clauses
-    equal = _compile_equal(element, compiler, **options)
-    left, right = compiler.process(column, **options), compiler.process(value, **options)
-    return f"({equal} AND CAST(CONVERT({left} USING utf8mb4) AS BINARY) = CAST({right} AS BINARY))"
 
 
 def _own(table: Table | FromClause, session: str = "session_id") -> ColumnElement[bool]:

@@ -12,6 +12,7 @@ from google.adk.events.event import Event
 from google.adk.events.event_actions import EventActions
 from google.adk.sessions.state import State
 from pydantic import BaseModel, ValidationError
+from pydantic_core import PydanticSerializationError
 
 from adk_memory_ext.errors import CorruptRecordError, StateRejectedError
 from adk_memory_ext.json_values import Normaliser, OnBadValue, encode, is_storable
@@ -58,7 +59,7 @@ def decode_event(text: str, session_id: str) -> Event:
         pass
     try:  # plain ADK stores lone surrogates and deeper nesting, and reads them in this way
         return Event.model_validate(json.loads(text))
-    except (ValueError, RecursionError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         # The cause is left out, because it quotes the event.
         raise CorruptRecordError(
             f"An event of session {session_id!r} cannot be read ({type(error).__name__})."
@@ -72,13 +73,9 @@ def ready_event(event: Event, on_bad_value: OnBadValue) -> ReadyEvent:
         StateRejectedError: When a value in the event or its delta cannot be kept.
     """
     normaliser = Normaliser(on_bad_value)
-    listed = (event.custom_metadata or {}).get(REMOVED)
-    removed = listed if isinstance(listed, list) else []
-    changes = split_changes(event.actions.state_delta, normaliser, removed)
+    changes = split_changes(event.actions.state_delta, normaliser, _removed(event))
     kept = _kept_model(event, "", normaliser)
-    data = kept.model_dump(
-        mode="json", exclude_none=True, exclude={"timestamp": True, "actions": {"state_delta"}}
-    )
+    data = _dumped(kept)
     metadata = data.get("custom_metadata", {})
     metadata.pop(REMOVED, None)  # the append says it anew
     if normaliser.replaced:
@@ -86,7 +83,7 @@ def ready_event(event: Event, on_bad_value: OnBadValue) -> ReadyEvent:
     new = NewEvent(
         id=event.id,
         invocation_id=event.invocation_id,
-        timestamp=event.timestamp,
+        timestamp=_seconds(event.timestamp),
         data=data,
         app_changes=changes["app"],
         user_changes=changes["user"],
@@ -94,6 +91,49 @@ def ready_event(event: Event, on_bad_value: OnBadValue) -> ReadyEvent:
         is_housekeeping=event.content is None or event.actions.compaction is not None,
     )
     return ReadyEvent(new, kept, bool(normaliser.replaced))
+
+
+def _removed(event: Event) -> list[str]:
+    """Returns the keys that the event removed when it was stored before."""
+    metadata = event.custom_metadata
+    listed = metadata.get(REMOVED) if isinstance(metadata, dict) else None
+    return listed if isinstance(listed, list) else []
+
+
+def _seconds(timestamp: Any) -> float:
+    try:
+        return float(timestamp)
+    except (TypeError, ValueError, OverflowError):
+        raise StateRejectedError("timestamp", "is no number of seconds") from None
+
+
+def _dumped(event: Event) -> dict[str, Any]:
+    """Returns the event's JSON form without its time and its delta.
+
+    Nothing checks what is assigned to a field of an event, so that this is where it shows.
+
+    Raises:
+        StateRejectedError: When a field holds what could not be read back.
+    """
+    dump = partial(
+        event.model_dump,
+        mode="json",
+        exclude_none=True,
+        exclude={"timestamp": True, "actions": {"state_delta"}},
+    )
+    try:
+        return dump(warnings="error")
+    except PydanticSerializationError:  # a field is not of its declared type
+        pass
+    try:
+        data = dump(warnings=False)
+        Event.model_validate(data)
+    except (PydanticSerializationError, ValidationError) as error:
+        place = "event"
+        if isinstance(error, ValidationError):
+            place = ".".join(map(str, error.errors(include_input=False)[0]["loc"]))
+        raise StateRejectedError(place, "is of a type that could not be read back") from None
+    return data
 
 
 def split_changes(

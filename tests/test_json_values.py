@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import traceback
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -14,11 +15,11 @@ from google.adk.sessions.database_session_service import DatabaseSessionService
 from google.genai import types
 from pydantic import BaseModel
 
-from adk_memory_ext.errors import CorruptRecordError, StateRejectedError
+from adk_memory_ext.errors import ConfigurationError, CorruptRecordError, StateRejectedError
 from adk_memory_ext.json_values import MAX_DEPTH, Normaliser, exact_for_jsonb
 from adk_memory_ext.service import DurableSessionService
 from backends import OURS, OURS_MARIADB
-from conversation import answered, called, said
+from conversation import answered, called, said, texts
 from tables import file_url, run
 from values import BAD, GOOD, NEVER, PYTHON, SECRET, Bad, Opaque, is_exactly, nested
 
@@ -310,7 +311,69 @@ async def test_a_bad_value_anywhere_in_an_event_is_refused(
     assert await stored(sessions) == before
 
 
+MISTYPED: Final[dict[str, tuple[Callable[[Event], object], str]]] = {
+    "an author that is a number": (lambda event: setattr(event, "author", 5), "author"),
+    "a branch that is a list": (lambda event: setattr(event, "branch", [SECRET]), "branch"),
+    "metadata that are a list": (
+        lambda event: setattr(event, "custom_metadata", [SECRET]),
+        "custom_metadata",
+    ),
+    "a version that is a text": (
+        lambda event: event.actions.artifact_delta.update({"a": SECRET}),  # type: ignore[dict-item]
+        "actions.artifact_delta.a",
+    ),
+    "content that is none": (
+        lambda event: setattr(event, "content", {"parts": [{"words": SECRET}]}),
+        "content.parts.0.words",
+    ),
+    "a time that is a text": (lambda event: setattr(event, "timestamp", SECRET), "timestamp"),
+    "a time that is nothing": (lambda event: setattr(event, "timestamp", None), "timestamp"),
+}
+
+
+@pytest.mark.parametrize(("spoil", "path"), MISTYPED.values(), ids=MISTYPED)
+async def test_a_field_that_could_not_be_read_back_is_refused(
+    spoil: Callable[[Event], object], path: str
+) -> None:
+    """Nothing checks what is assigned to a field; at the append it shows, and not at a reload."""
+    async with DurableSessionService.from_url() as sessions:
+        session = await sessions.create_session(**KEY)
+        event = said("x", state={"a": 1})
+        spoil(event)
+        with pytest.raises(StateRejectedError) as caught:
+            await sessions.append_event(session, event)
+        assert caught.value.key == path
+        assert SECRET not in written(caught.value)
+        assert await stored(sessions) == session
+        assert session.events == []
+
+
+async def test_a_field_that_can_be_read_back_is_kept_whatever_its_type(
+    sessions: DurableSessionService,
+) -> None:
+    """Content given as a plain object is content, and a time may be any kind of number."""
+    session = await sessions.create_session(**KEY)
+    event = _with(timestamp=1.0)
+    event.content = {"role": "user", "parts": [{"text": "hello"}]}  # type: ignore[assignment]
+    event.timestamp = Decimal("1.5")  # type: ignore[assignment]
+    await sessions.append_event(session, event)
+    (read,) = (await stored(sessions)).events
+    assert texts([read]) == ["hello"]
+    assert is_exactly(read.timestamp, 1.5)
+    assert is_exactly(event.timestamp, 1.5)
+
+
 # --- Replaced on request
+
+
+@pytest.mark.parametrize("on_bad_value", ["ignore", "", None, True])
+def test_an_unknown_way_is_refused_before_anything_is_opened(
+    on_bad_value: Any, tmp_path: Path
+) -> None:
+    """A misspelt option does not become the default one."""
+    with pytest.raises(ConfigurationError, match="on_bad_value must be 'refuse' or 'replace'"):
+        DurableSessionService.from_url(file_url(tmp_path), on_bad_value=on_bad_value)
+    assert list(tmp_path.iterdir()) == []
 
 
 def replacing(place: Place) -> DurableSessionService:
@@ -582,6 +645,9 @@ async def test_an_event_that_is_none_is_named_and_not_shown(tmp_path: Path) -> N
         await sessions.append_event(session, said("x"))
         run(url, 'UPDATE events SET event_data = \'{"author": ["hunter2"]}\'')
         with pytest.raises(CorruptRecordError, match="'session'") as caught:
+            await sessions.get_session(**KEY)
+        run(url, "UPDATE events SET event_data = NULL")
+        with pytest.raises(CorruptRecordError, match="'session'"):
             await sessions.get_session(**KEY)
         run(url, "UPDATE sessions SET state = '[\"hunter2\"]'")
         with pytest.raises(CorruptRecordError) as also:

@@ -11,6 +11,8 @@ from google.adk.errors.already_exists_error import AlreadyExistsError
 from google.adk.errors.session_not_found_error import SessionNotFoundError
 from google.adk.events.event import Event
 from google.adk.events.event_actions import EventActions
+from google.adk.sessions.base_session_service import GetSessionConfig
+from google.adk.sessions.session import Session
 
 from adk_memory_ext import Extend, Increment, Maximum, Union
 from adk_memory_ext.service import DurableSessionService
@@ -23,8 +25,6 @@ from tables import contents
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
     from pathlib import Path
-
-    from google.adk.sessions.session import Session
 
 OWNER: Final[dict[str, Any]] = {"app_name": "app", "user_id": "ann"}
 KEY: Final[dict[str, Any]] = OWNER | {"session_id": "session"}
@@ -240,6 +240,30 @@ async def test_a_late_second_delivery_does_not_hide_what_its_copy_has_not_seen(
     await sessions.state.update({"b": 1}, **KEY)
     await sessions.append_event(retrying, event.model_copy(deep=True))
     await sessions.append_event(retrying, said("goes on"))
+
+
+@pytest.mark.parametrize("at", [1000.0, None])
+async def test_a_session_rebuilt_from_json_is_refused_when_others_have_appended(
+    at: float | None, sessions: DurableSessionService
+) -> None:
+    """It knows no revision: its last event decides, whatever the times of events are."""
+    created = await sessions.create_session(**KEY)
+    rebuilt, behind = [Session.model_validate_json(created.model_dump_json()) for _ in range(2)]
+    await sessions.append_event(rebuilt, said("one", at=at))
+    await sessions.append_event(rebuilt, said("two", at=at))
+    for late in (behind, created):
+        with pytest.raises(StaleSessionError):
+            await sessions.append_event(late, said("late", at=at))
+    again = Session.model_validate_json((await stored(sessions)).model_dump_json())
+    window = GetSessionConfig(num_recent_events=0)
+    empty = await sessions.get_session(**KEY, config=window)
+    assert empty is not None
+    await sessions.append_event(
+        Session.model_validate_json(empty.model_dump_json()), said("three", at=at)
+    )
+    with pytest.raises(StaleSessionError):
+        await sessions.append_event(again, said("late", at=at))
+    assert texts((await stored(sessions)).events) == ["one", "two", "three"]
 
 
 async def test_parallel_appends_to_one_session_object_are_one_after_the_other(

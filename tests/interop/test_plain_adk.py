@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pytest
@@ -182,24 +183,25 @@ CLOCKS: Final = {
 }
 
 
-@pytest.mark.parametrize("times", CLOCKS.values(), ids=CLOCKS)
-@pytest.mark.parametrize("first", [0, 1], ids=["ours first", "plain first"])
 async def test_turn_by_turn_the_order_is_that_of_the_appends(
-    plain: DatabaseSessionService, ours: DurableSessionService, times: list[float], first: int
+    plain: DatabaseSessionService, ours: DurableSessionService
 ) -> None:
     """Whoever appends, after a reload each, we read in the order of the appends, log and state."""
     words = [str(number) for number in range(10)]
-    await (plain, ours)[first].create_session(**KEY, state={"last": "none"})
-    for number, word in enumerate(words):
-        service = (plain, ours)[(number + first) % 2]
-        await say(service, word, at=times[number], state={"last": word, word: number})
+    for (clock, times), first in product(CLOCKS.items(), (0, 1)):
+        key: dict[str, Any] = {"session_id": f"{clock} {first}"}
+        await (plain, ours)[first].create_session(**OWNER, **key, state={"last": "none"})
+        for number, word in enumerate(words):
+            service = (plain, ours)[(number + first) % 2]
+            event = said(word, at=times[number], state={"last": word, word: number})
+            await service.append_event(await read(service, **key), event)
 
-    session = await read(ours)
-    assert texts(session.events) == words
-    assert_replays(session, {"last": "none"})
-    tail = await read(ours, GetSessionConfig(num_recent_events=3))
-    assert texts(tail.events) == words[-3:]
-    assert texts((await read(ours)).events) == words
+        session = await read(ours, **key)
+        assert texts(session.events) == words, key
+        assert_replays(session, {"last": "none"})
+        tail = await read(ours, GetSessionConfig(num_recent_events=3), **key)
+        assert texts(tail.events) == words[-3:], key
+        assert texts((await read(ours, **key)).events) == words, key
 
 
 async def test_every_event_of_plain_adk_is_noticed(
