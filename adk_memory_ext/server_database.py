@@ -31,6 +31,7 @@ _LOST_RACES: Final = frozenset(
         *("42P07", "42710", "1050", "1061"),  # plain ADK made the same table or index meanwhile
     }
 )
+_NEXT_READS_ONE_MOMENT: Final = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"
 _UNAVAILABLE: Final = ("08", "53", "57", "55P03", "25006")
 """SQLSTATEs and their classes: connection, resources, intervention, lock, read-only server."""
 
@@ -39,9 +40,9 @@ class ServerDatabase:
     """A database behind a network connection; connects at the first use."""
 
     def __init__(self, url: URL, options: DatabaseOptions) -> None:
-        is_postgresql = url.get_backend_name() == "postgresql"
+        self._is_postgresql: Final = url.get_backend_name() == "postgresql"
         # JSON goes in and out as text, which is where every other database has it.
-        as_text = {"json_serializer": str, "json_deserializer": str} if is_postgresql else {}
+        as_text = {"json_serializer": str, "json_deserializer": str} if self._is_postgresql else {}
         self._engine = create_async_engine(
             url,
             **as_text,
@@ -134,7 +135,10 @@ class ServerDatabase:
     async def _look(self, work: Callable[[Transaction], T]) -> T:
         connection: AsyncConnection
         async with self._engine.connect() as connection:
-            await connection.execution_options(isolation_level="REPEATABLE READ")
+            if self._is_postgresql:  # which says it at the next BEGIN
+                await connection.execution_options(isolation_level="REPEATABLE READ")
+            else:  # SQLAlchemy sends a statement at once, and its error as the driver's own
+                await connection.exec_driver_sql(_NEXT_READS_ONE_MOMENT)
             return await connection.run_sync(self._work, work)
 
     def _work(self, connection: Connection, work: Callable[[Transaction], T]) -> T:
@@ -156,7 +160,8 @@ class ServerDatabase:
                 try:
                     await connection.run_sync(migrations.prepare)
                 finally:
-                    await connection.run_sync(migrations.unlock)
+                    if not connection.invalidated:  # else the server has freed the lock itself
+                        await connection.run_sync(migrations.unlock)
         self._prepared = True
 
 

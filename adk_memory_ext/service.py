@@ -13,7 +13,7 @@ from google.adk.sessions.base_session_service import (
     ListSessionsResponse,
 )
 
-from adk_memory_ext.errors import CapabilityError, StoreUnavailableError
+from adk_memory_ext.errors import CapabilityError, ConfigurationError, StoreUnavailableError
 from adk_memory_ext.event_times import in_order, microseconds
 from adk_memory_ext.scoped_state import ChangesState, ScopedState
 from adk_memory_ext.state_changes import change_in
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from adk_memory_ext.json_values import OnBadValue
     from adk_memory_ext.records import SessionPage
+    from adk_memory_ext.sql_sessions import Database
 
 _CREATE_ATTEMPTS: Final = 5
 
@@ -62,10 +63,17 @@ class DurableSessionService(BaseSessionService):
 
     Args:
         wrapped: The service that stores the sessions.
+        store: The URL of a database for what the wrapped service has no place for, as in
+            `from_url`; it is opened, owned and closed. None: that of the wrapped service, if it is
+            one of ours.
+
+    Raises:
+        ConfigurationError: When the URL is wrong, or the wrapped service has a database.
     """
 
-    def __init__(self, wrapped: BaseSessionService) -> None:
+    def __init__(self, wrapped: BaseSessionService, *, store: str | None = None) -> None:
         self._wrapped = wrapped
+        self._own_store, self._database = _store_of(wrapped, store)
         self._applies_changes: Final = isinstance(wrapped, ChangesState)
         self._keeps_order: Final[bool] = getattr(wrapped, "keeps_order", False)
         self._close_wrapped: Callable[[], Awaitable[None]] | None = None
@@ -108,6 +116,11 @@ class DurableSessionService(BaseSessionService):
     def wrapped(self) -> BaseSessionService:
         """The service that stores the sessions."""
         return self._wrapped
+
+    @property
+    def database(self) -> Database | None:
+        """Where this package keeps its own records; None over a service without one."""
+        return self._database
 
     async def create_session(
         self,
@@ -286,10 +299,15 @@ class DurableSessionService(BaseSessionService):
         await self._wrapped.flush()
 
     async def close(self) -> None:
-        """Closes what `from_url` opened; a borrowed service stays open. May be called twice."""
+        """Closes what `from_url` or `store` opened; a borrowed service stays open.
+
+        May be called twice.
+        """
         close, self._close_wrapped = self._close_wrapped, None
         if close is not None:
             await close()
+        if self._own_store is not None:
+            await self._own_store.close()
 
     async def __aenter__(self) -> Self:
         """Returns the service."""
@@ -303,6 +321,20 @@ class DurableSessionService(BaseSessionService):
     ) -> None:
         """Closes the service."""
         await self.close()
+
+
+def _store_of(
+    wrapped: BaseSessionService, store: str | None
+) -> tuple[Database | None, Database | None]:
+    """Returns the database to close, if one was opened, and the one to use."""
+    from adk_memory_ext.sql_sessions import SqlSessionService, open_database
+
+    if isinstance(wrapped, SqlSessionService):
+        if store is not None:
+            raise ConfigurationError("The wrapped service has a database; leave `store` out.")
+        return None, wrapped.database
+    opened = None if store is None else open_database(store)
+    return opened, opened
 
 
 def _time_in_order(session: Session, event: Event) -> float:

@@ -114,14 +114,12 @@ class SqlSessionService(BaseSessionService):
     def from_url(cls, url: str, *, on_bad_value: OnBadValue = "refuse", **options: Any) -> Self:
         """Returns a service over the database at `url`; see `DurableSessionService.from_url`."""
         _check_on_bad_value(on_bad_value)
-        parsed = database.parse_url(url)
-        chosen = database.DatabaseOptions.from_mapping(options)
-        opened = (
-            SqliteDatabase(parsed, chosen)
-            if parsed.get_backend_name() == "sqlite"
-            else ServerDatabase(parsed, chosen)
-        )
-        return cls(opened, on_bad_value=on_bad_value)
+        return cls(open_database(url, **options), on_bad_value=on_bad_value)
+
+    @property
+    def database(self) -> Database:
+        """Where the sessions are stored."""
+        return self._database
 
     async def create_session(
         self,
@@ -375,6 +373,20 @@ class SqlSessionService(BaseSessionService):
             match_stored(event, ready, again)
         else:
             _commit(session, event, ready, again)
+
+
+def open_database(url: str, **options: Any) -> Database:
+    """Returns the database at `url`; see `DurableSessionService.from_url`.
+
+    Raises:
+        ConfigurationError: When the URL or an option is wrong, or a driver is not installed.
+        SchemaVersionError: When the file has tables of another layout.
+    """
+    parsed = database.parse_url(url)
+    chosen = database.DatabaseOptions.from_mapping(options)
+    if parsed.get_backend_name() == "sqlite":
+        return SqliteDatabase(parsed, chosen)
+    return ServerDatabase(parsed, chosen)
 
 
 def _check_on_bad_value(on_bad_value: object) -> None:

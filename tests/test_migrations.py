@@ -193,6 +193,23 @@ def created(url: str) -> list[str]:
     return within(url, lambda connection: list(connection.execute(query).scalars()))
 
 
+async def test_an_index_that_earlier_versions_of_adk_did_not_make_is_made(url: str) -> None:
+    """A database of an earlier ADK gets the index that plain ADK would make at its next start."""
+    within(url, TablesOfVersion1.metadata.create_all)
+    (index,) = TablesOfVersion1.metadata.tables["events"].indexes
+    whole = layout(url, prefix="events")
+    if "mysql" in url:  # where the foreign key needs one like it
+        run(url, "CREATE INDEX earlier ON events (app_name, user_id, session_id)")
+    within(url, index.drop)
+
+    async with DurableSessionService.from_url(url) as sessions:
+        await talk(sessions, "hello")
+
+    if "mysql" in url:
+        run(url, "DROP INDEX earlier ON events")
+    assert layout(url, prefix="events") == whole
+
+
 async def test_plain_adk_works_on_our_database(url: str) -> None:
     """Plain ADK starts on a database that we made, reads it, appends, lists and deletes."""
     async with DurableSessionService.from_url(url) as sessions:

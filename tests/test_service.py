@@ -378,3 +378,21 @@ async def test_another_service_on_the_wrapped_one_sees_the_same_order(
         ids = [event.id for event in session.events]
     rows = execute(postgresql_url, "SELECT id FROM events ORDER BY timestamp")
     assert [row[0] for row in rows] == ids
+
+
+async def test_what_a_foreign_service_cannot_hold_has_a_database_of_its_own(
+    tmp_path: Path,
+) -> None:
+    """`store` opens a database beside a foreign service; ours has one already and refuses it."""
+    url = f"sqlite:///{tmp_path}/own.db"
+    async with DurableSessionService(InMemorySessionService(), store=url) as sessions:
+        assert sessions.database is not None
+        await sessions.database.read(lambda _tx: None)
+        assert (tmp_path / "own.db").exists()
+    with pytest.raises(StoreUnavailableError, match="closed"):
+        await sessions.database.read(lambda _tx: None)
+    assert DurableSessionService(InMemorySessionService()).database is None
+    async with DurableSessionService.from_url("") as sessions:
+        assert sessions.database is not None
+        with pytest.raises(ConfigurationError, match="leave `store` out"):
+            DurableSessionService(sessions.wrapped, store=url)

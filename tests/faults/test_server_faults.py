@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 import asyncpg  # type: ignore[import-untyped]
 import pytest
 from sqlalchemy import make_url
 
+from adk_memory_ext import Increment
 from adk_memory_ext.errors import CommitUnknownError, StoreUnavailableError
 from adk_memory_ext.service import DurableSessionService
 from conversation import said, texts
@@ -73,8 +75,21 @@ async def test_connections_that_died_while_idle_are_not_noticed(postgresql_url: 
         assert texts((await found(sessions)).events) == ["first"]
 
 
-async def test_a_connection_cut_while_it_waits_loses_nothing(postgresql_url: str) -> None:
-    """An append whose connection is cut again and again is refused whole; the next one succeeds."""
+async def cut_while_waiting(connection: asyncpg.Connection, before: set[int]) -> None:
+    """Ends a connection that waits for a lock and is none of those that were ended `before`."""
+    waiting = f"SELECT pid {_OTHERS} AND wait_event_type = 'Lock' AND pid <> ALL($1)"
+    async with asyncio.timeout(HANG_SECONDS):
+        while (pid := await connection.fetchval(waiting, list(before))) is None:
+            await asyncio.sleep(0.01)
+    before.add(pid)
+    await connection.execute("SELECT pg_terminate_backend($1)", pid)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+async def test_a_connection_cut_while_it_waits_loses_nothing(
+    postgresql_url: str, times: int
+) -> None:
+    """An append whose connection is cut is made again once; then it is refused whole."""
     async with (
         DurableSessionService.from_url(postgresql_url) as sessions,
         administrator(postgresql_url) as other,
@@ -84,15 +99,113 @@ async def test_a_connection_cut_while_it_waits_loses_nothing(postgresql_url: str
         async with holder.transaction():
             await holder.execute("SELECT 1 FROM sessions FOR UPDATE")
             append = asyncio.ensure_future(sessions.append_event(session, said("first")))
-            for _attempt in range(2):
-                await until(other, "wait_event_type = 'Lock'")
-                await terminate(other, "wait_event_type = 'Lock'")
-                await asyncio.sleep(0.05)
+            ended: set[int] = set()
+            for _ in range(times):
+                await cut_while_waiting(other, ended)
+            if times > 1:
+                with pytest.raises(StoreUnavailableError, match="nothing was written"):
+                    await asyncio.wait_for(append, HANG_SECONDS)
+                assert (await found(sessions)).events == session.events == []
+        if times == 1:
+            await append
+        else:
+            await sessions.append_event(session, said("first"))
+        assert texts((await found(sessions)).events) == texts(session.events) == ["first"]
+
+
+async def test_a_deadlock_is_tried_again(postgresql_url: str) -> None:
+    """An append that PostgreSQL ends because of a deadlock is made again, and is stored once."""
+    async with (
+        DurableSessionService.from_url(postgresql_url) as sessions,
+        administrator(postgresql_url) as other,
+        administrator(postgresql_url) as holder,
+    ):
+        session = await sessions.create_session(**SESSION, state={"user:n": 0})
+        async with holder.transaction():
+            # The other way round: our appends lock the session before the state of the user.
+            await holder.execute("SELECT 1 FROM user_states FOR UPDATE")
+            append = asyncio.ensure_future(
+                sessions.append_event(session, said("first", state={"user:n": Increment()}))
+            )
+            await until(other, "wait_event_type = 'Lock'")
+            await holder.execute("SET LOCAL deadlock_timeout = '1h'")  # let them find it
+            await holder.execute("SELECT 1 FROM sessions FOR UPDATE")
+        await append
+        stored = await found(sessions)
+        assert texts(stored.events) == ["first"]
+        assert stored.state == {"user:n": 1}
+
+
+@asynccontextmanager
+async def setting(connection: asyncpg.Connection, name: str, value: str) -> AsyncIterator[None]:
+    """Sets a parameter for connections to the database that are opened from now on."""
+    database = await connection.fetchval("SELECT current_database()")
+    await connection.execute(f"ALTER DATABASE \"{database}\" SET {name} = '{value}'")
+    try:
+        yield
+    finally:
+        await connection.execute(f'ALTER DATABASE "{database}" RESET {name}')
+
+
+@pytest.mark.parametrize("name", ["lock_timeout", "statement_timeout"])
+async def test_a_limit_of_the_server_is_an_error(postgresql_url: str, name: str) -> None:
+    """A write that waits longer than the server allows is refused whole, and succeeds later."""
+    async with (
+        administrator(postgresql_url) as holder,
+        administrator(postgresql_url) as other,
+        DurableSessionService.from_url(postgresql_url) as first,
+    ):
+        session = await first.create_session(**SESSION)
+        async with (
+            setting(other, name, "200ms"),
+            DurableSessionService.from_url(postgresql_url) as sessions,
+        ):
+            async with holder.transaction():
+                await holder.execute("SELECT 1 FROM sessions FOR UPDATE")
+                with pytest.raises(StoreUnavailableError, match="nothing was written"):
+                    await sessions.append_event(session, said("first"))
+                assert (await found(sessions)).events == session.events == []
+            await sessions.append_event(session, said("second"))
+            assert texts((await found(sessions)).events) == ["second"]
+
+
+async def test_a_server_that_only_reads_is_an_error(postgresql_url: str) -> None:
+    """On a standby or a server in recovery reads succeed and writes are refused."""
+    async with (
+        administrator(postgresql_url) as other,
+        DurableSessionService.from_url(postgresql_url) as first,
+    ):
+        session = await first.create_session(**SESSION)
+        async with (
+            setting(other, "default_transaction_read_only", "on"),
+            DurableSessionService.from_url(postgresql_url) as sessions,
+        ):
             with pytest.raises(StoreUnavailableError, match="nothing was written"):
-                await append
-        assert (await found(sessions)).events == session.events == []
-        await sessions.append_event(session, said("second"))
-        assert texts((await found(sessions)).events) == ["second"]
+                await sessions.append_event(session, said("first"))
+            assert (await found(sessions)).events == []
+        await first.append_event(session, said("second"))
+
+
+async def test_a_pool_without_a_free_connection_is_an_error(postgresql_url: str) -> None:
+    """Who waits too long for a connection is told that nothing was written."""
+    async with (
+        DurableSessionService.from_url(
+            postgresql_url, pool_size=1, max_overflow=0, pool_timeout=timedelta(milliseconds=50)
+        ) as sessions,
+        administrator(postgresql_url) as other,
+        administrator(postgresql_url) as holder,
+    ):
+        session = await sessions.create_session(**SESSION)
+        async with holder.transaction():
+            await holder.execute("SELECT 1 FROM sessions FOR UPDATE")
+            append = asyncio.ensure_future(sessions.append_event(session, said("first")))
+            await until(other, "wait_event_type = 'Lock'")
+            with pytest.raises(StoreUnavailableError, match="nothing was written"):
+                await sessions.get_user_state(**OWN)
+            with pytest.raises(StoreUnavailableError, match="nothing was written"):
+                await sessions.create_session(**OWN)
+        await append
+        assert texts((await found(sessions)).events) == ["first"]
 
 
 async def test_a_connection_cut_during_commit_says_that_it_cannot_tell(
@@ -115,7 +228,7 @@ async def test_a_connection_cut_during_commit_says_that_it_cannot_tell(
         await until(other, "query ILIKE 'COMMIT%' AND state = 'active'")
         await terminate(other)
         with pytest.raises(CommitUnknownError):
-            await append
+            await asyncio.wait_for(append, HANG_SECONDS)
         assert session.events == []
 
         await other.execute("DROP TRIGGER slow ON events")

@@ -1,77 +1,51 @@
-"""SQLite fails at any point: the documented error, all or nothing, and the service works on."""
+"""SQLite is full, locked or half broken: the documented error, and the service works on."""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
-import sqlite3
-import sqlite3.dbapi2
-from contextlib import closing
+import contextlib
+import os
+import shutil
+import subprocess
+from contextlib import asynccontextmanager, closing
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
+from google.adk.errors import StaleSessionError
+from google.adk.errors.session_not_found_error import SessionNotFoundError
 from sqlalchemy import Engine, event
 
+from adk_memory_ext import Increment
 from adk_memory_ext.errors import StateRejectedError, StoreUnavailableError
 from adk_memory_ext.service import DurableSessionService
-from adk_memory_ext.state_changes import Increment
 from conversation import replay, said, texts
+from faults.fuse import Fuse, connect, fused
+from faults.limits import write_past_the_limit
+from rivals import in_processes
+from servers import HANG_SECONDS
+from tables import file_url
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    import sqlite3
+    from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
     from pathlib import Path
 
     from google.adk.sessions.session import Session
 
+pytestmark = pytest.mark.usefixtures("nothing_left")
+
 OWN: Final[dict[str, Any]] = {"app_name": "app", "user_id": "user"}
 SESSION: Final[dict[str, Any]] = {**OWN, "session_id": "session"}
-
-
-def dump(path: Path) -> list[str]:
-    """Returns the whole content of a database."""
-    with closing(sqlite3.connect(path)) as connection:
-        return list(connection.iterdump())
-
-
-class Fuse:
-    """Lets statements through until it is to blow."""
-
-    def __init__(self) -> None:
-        self.left: int | None = None
-        """How many statements still go through; None for all."""
-        self.only: str = ""
-        """Counts only statements that begin with this."""
-
-    def burn(self, sql: str) -> None:
-        """Raises what a broken disk makes SQLite raise, at the statement that was chosen."""
-        if self.left is None or not sql.startswith(self.only):
-            return
-        if self.left == 0:
-            self.left = None
-            error = sqlite3.OperationalError("disk I/O error")
-            error.sqlite_errorcode = sqlite3.SQLITE_IOERR
-            raise error
-        self.left -= 1
+NEIGHBOURS: Final = 20
+LONG: Final = "x" * 400_000
+SOON: Final = timedelta(milliseconds=50)
 
 
 @pytest.fixture
 def fuse(monkeypatch: pytest.MonkeyPatch) -> Fuse:
-    """A fuse in every connection that is opened from now on."""
-    fuse = Fuse()
-
-    class FusedConnection(sqlite3.Connection):
-        def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
-            fuse.burn(sql)
-            return super().execute(sql, parameters)
-
-    connect = sqlite3.connect
-
-    def fused(*arguments: Any, **options: Any) -> sqlite3.Connection:
-        return connect(*arguments, **options, factory=FusedConnection)
-
-    monkeypatch.setattr(sqlite3.dbapi2, "connect", fused)
-    return fuse
+    """A fuse in every connection of the services under test."""
+    return fused(monkeypatch)
 
 
 async def begun(sessions: DurableSessionService) -> Session:
@@ -90,132 +64,303 @@ async def goes_on(sessions: DurableSessionService, session: Session, *said_befor
     assert replay(found.events, {"user:count": 0, "app:n": 0}) == found.state == session.state
 
 
-async def test_a_statement_that_fails_leaves_nothing(tmp_path: Path, fuse: Fuse) -> None:
-    """Whichever statement of an append fails, nothing of the event is stored or in the objects."""
-    path = tmp_path / "sessions.db"
-    async with DurableSessionService.from_url(f"sqlite:///{path}") as sessions:
-        session = await begun(sessions)
-        before, copy = dump(path), session.model_copy(deep=True)
-        for statement in itertools.count():
-            fuse.left = statement
-            event_ = said("second", state={"user:count": Increment(), "app:n": 5, "k": 9})
-            untouched = event_.model_copy(deep=True)
-            (result,) = await asyncio.gather(
-                sessions.append_event(session, event_), return_exceptions=True
-            )
-            if result is event_:
-                break
-            assert isinstance(result, StoreUnavailableError)
-            assert "nothing was written" in str(result)
-            assert dump(path) == before
-            assert session == copy
-            assert event_ == untouched
-        fuse.left = None
-        assert statement >= 8, "there are not so many statements in an append"
-        await goes_on(sessions, session, "first", "second")
+async def until(condition: Callable[[], bool]) -> None:
+    """Waits for what another thread does."""
+    async with asyncio.timeout(HANG_SECONDS):
+        while not condition():
+            await asyncio.sleep(0.001)
 
 
-@pytest.mark.parametrize("verb", ["BEGIN", "COMMIT"])
-async def test_a_transaction_that_cannot_begin_or_end_leaves_nothing(
-    tmp_path: Path, fuse: Fuse, verb: str
-) -> None:
-    """When BEGIN or COMMIT fails, every write that shares it gets the error and nothing is kept."""
-    path = tmp_path / "sessions.db"
-    async with DurableSessionService.from_url(f"sqlite:///{path}") as sessions:
-        session = await begun(sessions)
-        before = dump(path)
-        fuse.only, fuse.left = verb, 0
-        with pytest.raises(StoreUnavailableError):
-            await sessions.append_event(session, said("second"))
-        assert dump(path) == before
-        await goes_on(sessions, session, "first")
+# --- Writes that share a transaction
 
 
-async def test_a_failing_write_leaves_its_neighbours_alone(tmp_path: Path) -> None:
-    """Of writes that share a transaction, one that fails is undone alone."""
-    async with DurableSessionService.from_url(f"sqlite:///{tmp_path}/sessions.db") as sessions:
-        await sessions.create_session(**SESSION, state={"user:name": "Ada"})
-        bad = sessions.state.increment("user:name", **OWN)
-        good = [sessions.state.increment(f"user:n{number}", **OWN) for number in range(20)]
+class Crowd:
+    """A service whose writes wait together."""
 
-        results = await asyncio.gather(*good[:10], bad, *good[10:], return_exceptions=True)
+    def __init__(self, sessions: DurableSessionService, path: Path, fuse: Fuse) -> None:
+        self.sessions = sessions
+        self._path = path
+        self._fuse = fuse
 
-        assert isinstance(results.pop(10), StateRejectedError)
-        assert results == [1] * 20
-        state = await sessions.get_user_state(**OWN)
-        assert state == {"name": "Ada"} | {f"n{number}": 1 for number in range(20)}
+    async def together(self, writes: list[Coroutine[Any, Any, Any]]) -> list[Any]:
+        """Returns what came of writes that shared one transaction."""
+        passed = self._fuse.passed
+        with closing(connect(self._path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            begun = passed.count("BEGIN IMMEDIATE")
+            first = asyncio.ensure_future(self.sessions.state.increment("user:first", **OWN))
+            # Now the writing thread waits for the lock, and whatever comes waits behind.
+            await until(lambda: passed.count("BEGIN IMMEDIATE") > begun)
+            tasks = [asyncio.ensure_future(write) for write in writes]
+            await asyncio.sleep(0)
+            other.execute("ROLLBACK")
+        await first
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        assert passed.count("BEGIN IMMEDIATE") == begun + 2
+        return results
+
+    async def said_in(self, *numbers: int) -> dict[int, list[str]]:
+        """Returns what was said in each of the numbered sessions."""
+        found = {
+            number: await self.sessions.get_session(**OWN, session_id=str(number))
+            for number in numbers
+        }
+        return {number: texts(one.events) for number, one in found.items() if one is not None}
 
 
 @pytest.fixture
-def small_disk() -> Iterator[list[int]]:
-    """Limits each connection's database to the number of pages in the list, once it has one."""
-    limit: list[int] = []
+async def crowd(tmp_path: Path, fuse: Fuse) -> AsyncIterator[Crowd]:
+    """A service with many sessions, and what makes their writes wait together."""
+    async with DurableSessionService.from_url(file_url(tmp_path)) as sessions:
+        for number in range(NEIGHBOURS):
+            await sessions.create_session(**OWN, session_id=str(number))
+        yield Crowd(sessions, tmp_path / "sessions.db", fuse)
+
+
+async def loaded(crowd: Crowd) -> list[Session]:
+    """Returns a copy of each session."""
+    found = [
+        await crowd.sessions.get_session(**OWN, session_id=str(number))
+        for number in range(NEIGHBOURS)
+    ]
+    return [one for one in found if one is not None]
+
+
+def appends(crowd: Crowd, copies: list[Session], text: str) -> list[Coroutine[Any, Any, Any]]:
+    """Returns one append to each session."""
+    delta = {"user:n": Increment(), "app:n": Increment()}
+    return [crowd.sessions.append_event(copy, said(text, state=delta)) for copy in copies]
+
+
+async def test_a_failing_write_leaves_its_neighbours_alone(crowd: Crowd, fuse: Fuse) -> None:
+    """Of writes that share a transaction, one whose n-th statement fails is undone alone."""
+    fuse.holding = "7"
+    count = 0
+    for statement in range(100):
+        copies = await loaded(crowd)
+        untouched = copies[7].model_copy(deep=True)
+        fuse.set(statement)
+        results = await crowd.together(appends(crowd, copies, str(statement)))
+        fuse.mend()
+        if not fuse.has_blown:
+            break
+        count += NEIGHBOURS - 1
+        assert type(results.pop(7)) is StoreUnavailableError
+        assert not any(isinstance(result, BaseException) for result in results)
+        assert copies[7] == untouched
+    assert statement >= 3
+    everything = [str(number) for number in range(statement + 1)]
+    assert await crowd.said_in(6, 7, 8) == {6: everything, 7: everything[-1:], 8: everything}
+    state = await crowd.sessions.get_user_state(**OWN)
+    assert state["n"] == count + NEIGHBOURS
+
+
+async def test_each_of_them_gets_its_own_error(crowd: Crowd) -> None:
+    """Refusals of every kind beside each other take nobody with them."""
+    copies = await loaded(crowd)
+    await crowd.sessions.append_event(copies[1].model_copy(deep=True), said("newer"))
+    stored = await crowd.sessions.append_event(copies[2].model_copy(deep=True), said("again"))
+    await crowd.sessions.delete_session(**OWN, session_id="3")
+    await crowd.sessions.state.update_user({"text": "text"}, **OWN)
+    good = appends(crowd, [copies[0], *copies[5:]], "good")
+    bad = [
+        crowd.sessions.append_event(copies[1], said("stale")),
+        crowd.sessions.append_event(copies[2], stored),
+        crowd.sessions.append_event(copies[3], said("gone")),
+        crowd.sessions.append_event(copies[4], said("unfit", state={"user:text": Increment()})),
+    ]
+
+    results = await crowd.together([*good[:8], *bad, *good[8:]])
+
+    stale, again, gone, unfit = results[8:12]
+    assert type(stale) is StaleSessionError
+    assert again is stored
+    assert type(gone) is SessionNotFoundError
+    assert type(unfit) is StateRejectedError
+    assert not any(isinstance(result, BaseException) for result in results[:8] + results[12:])
+    assert await crowd.said_in(0, 1, 2, 3, 4, 5) == {
+        0: ["good"],
+        1: ["newer"],
+        2: ["again"],
+        4: [],
+        5: ["good"],
+    }
+
+
+@pytest.mark.parametrize("gives_up", [False, True], ids=["at commit", "in the middle"])
+async def test_a_failing_transaction_fails_all_of_it(
+    crowd: Crowd, fuse: Fuse, gives_up: bool
+) -> None:
+    """When SQLite gives a transaction up, every write in it is told, and nothing of it is there."""
+    copies = await loaded(crowd)
+    untouched = [copy.model_copy(deep=True) for copy in copies]
+    fuse.gives_up = gives_up
+    fuse.holding, fuse.only = ("7", "") if gives_up else (None, "COMMIT")
+    fuse.set(1)
+
+    results = await crowd.together(appends(crowd, copies, "lost"))
+
+    assert {type(result) for result in results} == {StoreUnavailableError}
+    assert len({id(result) for result in results}) == NEIGHBOURS
+    assert copies == untouched
+    assert await crowd.said_in(0, 7, 19) == {0: [], 7: [], 19: []}
+    assert await crowd.sessions.get_user_state(**OWN) == {"first": 1}
+    await asyncio.gather(*appends(crowd, copies, "kept"))
+    assert await crowd.said_in(0, 7, 19) == {0: ["kept"], 7: ["kept"], 19: ["kept"]}
+
+
+# --- No room
+
+
+@pytest.fixture
+def small_disk() -> Iterator[list[sqlite3.Connection]]:
+    """Limits each connection's database to a few pages, and lists the connections."""
+    connections: list[sqlite3.Connection] = []
 
     def restrict(connection: sqlite3.Connection, _record: object) -> None:
-        if limit:
-            connection.execute(f"PRAGMA max_page_count = {limit[0]}")
+        connection.execute("PRAGMA max_page_count = 60")
+        connections.append(connection)
 
     event.listen(Engine, "connect", restrict)
-    yield limit
+    yield connections
     event.remove(Engine, "connect", restrict)
 
 
-async def test_a_full_disk_is_an_error_and_not_the_end(
-    tmp_path: Path, small_disk: list[int]
+async def test_a_full_database_is_an_error_and_not_the_end(
+    tmp_path: Path, small_disk: list[sqlite3.Connection]
 ) -> None:
-    """When the database cannot grow, the append fails whole, and smaller ones still succeed."""
-    small_disk.append(60)
-    async with DurableSessionService.from_url(f"sqlite:///{tmp_path}/sessions.db") as sessions:
+    """When the database cannot grow, the append fails whole; smaller ones and later ones do not."""
+    async with DurableSessionService.from_url(file_url(tmp_path)) as sessions:
         session = await begun(sessions)
         with pytest.raises(StoreUnavailableError, match="full"):
-            await sessions.append_event(session, said("x" * 400_000, state={"k": 5}))
+            await sessions.append_event(session, said(LONG, state={"k": 5}))
         await goes_on(sessions, session, "first")
+        for connection in small_disk:
+            connection.execute("PRAGMA max_page_count = 100000")
+        await sessions.append_event(session, said(LONG))
+        await goes_on(sessions, session, "first", "next", LONG)
+
+
+@pytest.fixture
+def little_folder(tmp_path: Path) -> Iterator[Path]:
+    """A folder on a disk of 2 MiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = shutil.which("mount")
+    arguments = [mount or "mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)]
+    if mount is None or subprocess.run(arguments, check=False, capture_output=True).returncode:
+        pytest.skip("this user may not mount a small disk")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def fill(path: Path) -> None:
+    """Writes a file until the disk is full."""
+    with contextlib.suppress(OSError), path.open("wb", buffering=0) as file:
+        while file.write(b"x" * 1024):
+            pass
+    assert os.statvfs(path.parent).f_bavail == 0
+
+
+async def test_a_full_disk_is_an_error_and_not_the_end(little_folder: Path) -> None:
+    """While somebody else fills the disk appends fail whole; when there is room they succeed."""
+    rest = little_folder / "rest"
+    async with DurableSessionService.from_url(file_url(little_folder)) as sessions:
+        session = await begun(sessions)
+        fill(rest)
+        for _ in range(3):
+            with pytest.raises(StoreUnavailableError, match="full"):
+                await sessions.append_event(session, said(LONG, state={"k": 5}))
+        assert await sessions.get_user_state(**OWN) == {"count": 0}
+        rest.unlink()
+        await sessions.append_event(session, said(LONG))
+        await goes_on(sessions, session, "first", LONG)
+
+
+async def test_a_disk_that_is_full_from_the_start_is_an_error(little_folder: Path) -> None:
+    """Without room for the tables the first use fails; when there is room it succeeds."""
+    rest = little_folder / "rest"
+    async with DurableSessionService.from_url(file_url(little_folder)) as sessions:
+        fill(rest)
+        for _ in range(2):
+            with pytest.raises(StoreUnavailableError):
+                await sessions.create_session(**SESSION)
+            with pytest.raises(StoreUnavailableError):
+                await sessions.get_session(**SESSION)
+        rest.unlink()
+        await goes_on(sessions, await begun(sessions), "first")
+
+
+def test_a_file_that_may_not_grow_is_an_error_and_not_the_end(tmp_path: Path) -> None:
+    """In a process with a limit for the size of files, what fits is stored and the rest refused."""
+    ((errors, stored),) = in_processes(1, write_past_the_limit, str(tmp_path))
+
+    assert len(errors) == 2
+    assert all("nothing was written" in error for error in errors)
+    assert stored == ["first", "small", "xxxxx"]
+
+
+# --- Locks
+
+
+@asynccontextmanager
+async def locked(path: Path, how: str) -> AsyncIterator[None]:
+    """Holds a lock on the database as another process would."""
+    with closing(connect(path, isolation_level=None)) as other:
+        other.execute(f"BEGIN {how}")
+        yield
+        other.execute("ROLLBACK")
 
 
 async def test_a_lock_past_the_limit_is_an_error(tmp_path: Path) -> None:
     """When another process holds the write lock for too long, nothing is written; later it is."""
     path = tmp_path / "sessions.db"
-    limit = timedelta(milliseconds=50)
-    async with DurableSessionService.from_url(f"sqlite:///{path}", busy_timeout=limit) as sessions:
+    async with DurableSessionService.from_url(file_url(tmp_path), busy_timeout=SOON) as sessions:
         session = await begun(sessions)
-        with closing(sqlite3.connect(path, isolation_level=None)) as other:
-            other.execute("BEGIN IMMEDIATE")
-            with pytest.raises(StoreUnavailableError, match="locked"):
-                await sessions.append_event(session, said("second"))
+        async with locked(path, "IMMEDIATE"):
+            for _ in range(2):
+                with pytest.raises(StoreUnavailableError, match="locked"):
+                    await sessions.append_event(session, said("second"))
             assert await sessions.get_session(**SESSION) is not None, "readers need not wait"
-            other.execute("ROLLBACK")
         await goes_on(sessions, session, "first")
+
+
+@pytest.mark.parametrize("how", ["IMMEDIATE", "EXCLUSIVE"])
+async def test_a_lock_at_the_first_use_is_an_error(tmp_path: Path, how: str) -> None:
+    """When another process holds the file while it is opened, the next use opens it."""
+    path = tmp_path / "sessions.db"
+    async with DurableSessionService.from_url(file_url(tmp_path), busy_timeout=SOON) as sessions:
+        async with locked(path, how):
+            for _ in range(2):
+                with pytest.raises(StoreUnavailableError, match="locked"):
+                    await sessions.create_session(**SESSION)
+                with pytest.raises(StoreUnavailableError, match="locked"):
+                    await sessions.get_session(**SESSION)
+                with pytest.raises(StoreUnavailableError, match="locked"):
+                    await sessions.list_sessions(**OWN)
+        await goes_on(sessions, await begun(sessions), "first")
 
 
 async def test_a_lock_within_the_limit_is_waited_for(tmp_path: Path) -> None:
     """A write waits for another process's write to end."""
     path = tmp_path / "sessions.db"
-    async with DurableSessionService.from_url(f"sqlite:///{path}") as sessions:
+    async with DurableSessionService.from_url(file_url(tmp_path)) as sessions:
         session = await begun(sessions)
-        with closing(sqlite3.connect(path, isolation_level=None)) as other:
-            other.execute("BEGIN IMMEDIATE")
+        async with locked(path, "IMMEDIATE"):
             append = asyncio.ensure_future(sessions.append_event(session, said("second")))
             await asyncio.sleep(0.05)
             assert not append.done()
-            other.execute("ROLLBACK")
-            await append
+        await append
         await goes_on(sessions, session, "first", "second")
 
 
-async def test_close_finishes_what_waits(tmp_path: Path) -> None:
-    """Writes that were begun before `close` are stored, and later ones are refused."""
-    url = f"sqlite:///{tmp_path}/sessions.db"
-    async with DurableSessionService.from_url(url) as sessions:
-        await sessions.create_session(**SESSION)
-        waiting = [
-            asyncio.ensure_future(sessions.state.increment("user:n", **OWN)) for _ in range(50)
-        ]
-        await asyncio.sleep(0)
-        await sessions.close()
-        await asyncio.gather(*waiting)
-        with pytest.raises(StoreUnavailableError, match="closed"):
-            await sessions.get_user_state(**OWN)
-        with pytest.raises(StoreUnavailableError, match="closed"):
-            await sessions.create_session(**OWN)
-    async with DurableSessionService.from_url(url) as sessions:
-        assert await sessions.get_user_state(**OWN) == {"n": 50}
+async def test_who_is_cancelled_while_a_file_is_locked_leaves_nothing(tmp_path: Path) -> None:
+    """A write that has not begun when its caller is cancelled is not made up for later."""
+    async with DurableSessionService.from_url(file_url(tmp_path)) as sessions:
+        session = await begun(sessions)
+        async with locked(tmp_path / "sessions.db", "IMMEDIATE"):
+            append = asyncio.ensure_future(sessions.append_event(session, said("cancelled")))
+            await asyncio.sleep(0.05)
+            append.cancel()
+            await asyncio.wait([append])
+        await goes_on(sessions, session, "first")
