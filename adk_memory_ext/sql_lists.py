@@ -19,7 +19,7 @@ from adk_memory_ext.sql_store import decode_state, merged_state
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sqlalchemy import ColumnElement
+    from sqlalchemy import ColumnElement, Select
 
     from adk_memory_ext.statements import Transaction
 
@@ -180,22 +180,21 @@ def set_title(tx: Transaction, session_key: int, title: str | None) -> None:
     )
 
 
+def has_strange_sessions(tx: Transaction) -> bool:
+    """Whether plain ADK created or changed a session unseen; reads a line of every session."""
+    return any(
+        row.session_key is None or row.updated_microseconds != tx.microseconds(row.update_time)
+        for row in tx.connection.execute(_sessions_and_links())
+    )
+
+
 def adopt_sessions(tx: Transaction) -> None:
     """Takes sessions that plain ADK created or changed into the order of the lists.
 
     Reads every session once; their events are taken in when the session is used.
     """
     link = memext_sessions.c
-    query = select(
-        sessions.c.app_name,
-        sessions.c.user_id,
-        sessions.c.id,
-        sessions.c.create_time,
-        sessions.c.update_time,
-        link.session_key,
-        link.updated_microseconds,
-    ).outerjoin_from(sessions, memext_sessions, _same_session())
-    for row in tx.connection.execute(query).all():
+    for row in tx.connection.execute(_sessions_and_links()).all():
         updated = tx.microseconds(row.update_time)
         if row.session_key is None:
             tx.connection.execute(
@@ -221,3 +220,16 @@ def adopt_sessions(tx: Transaction) -> None:
                 )
                 .values(updated_microseconds=updated, newest_event_id="")
             )
+
+
+def _sessions_and_links() -> Select[Any]:
+    link = memext_sessions.c
+    return select(
+        sessions.c.app_name,
+        sessions.c.user_id,
+        sessions.c.id,
+        sessions.c.create_time,
+        sessions.c.update_time,
+        link.session_key,
+        link.updated_microseconds,
+    ).outerjoin_from(sessions, memext_sessions, _same_session())

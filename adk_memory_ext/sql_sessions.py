@@ -214,7 +214,8 @@ class SqlSessionService(BaseSessionService):
         """Returns a page of sessions, newest update first; see `DurableSessionService`."""
         check_owner(app_name, user_id)
         if not self._sessions_adopted:
-            await self._database.write(sql_lists.adopt_sessions)
+            if await self._database.read(sql_lists.has_strange_sessions):
+                await self._database.write(sql_lists.adopt_sessions)
             self._sessions_adopted = True
         return await self._database.read(
             lambda tx: sql_lists.page(tx, app_name, user_id, limit, after, with_state=with_state)
