@@ -17,11 +17,17 @@ if TYPE_CHECKING:
         StateRejectedError,
         StoreError,
         StoreUnavailableError,
+        TurnBusyError,
+        TurnError,
+        TurnHeldTooLongError,
+        TurnNestedError,
     )
     from adk_memory_ext.plugin import MemoryPlugin
     from adk_memory_ext.service import DurableSessionService
     from adk_memory_ext.service_uri import register
     from adk_memory_ext.state_changes import Extend, Increment, Maximum, Remove, Union
+    from adk_memory_ext.turn_queue import reject, supersede, wait
+    from adk_memory_ext.turns import Turns
 
 __version__: Final = "0.1.0"
 
@@ -42,9 +48,17 @@ __all__ = [
     "StateRejectedError",
     "StoreError",
     "StoreUnavailableError",
+    "TurnBusyError",
+    "TurnError",
+    "TurnHeldTooLongError",
+    "TurnNestedError",
+    "Turns",
     "Union",
     "__version__",
     "register",
+    "reject",
+    "supersede",
+    "wait",
 ]
 
 _MODULES: Final = {
@@ -54,8 +68,12 @@ _MODULES: Final = {
     "Maximum": "state_changes",
     "MemoryPlugin": "plugin",
     "Remove": "state_changes",
+    "Turns": "turns",
     "Union": "state_changes",
     "register": "service_uri",
+    "reject": "turn_queue",
+    "supersede": "turn_queue",
+    "wait": "turn_queue",
 }
 
 

@@ -82,3 +82,25 @@ class StateRejectedError(MemoryExtError, ValueError):
     def __reduce__(self) -> tuple[type[Self], tuple[str, str]]:
         """Lets it travel between processes."""
         return type(self), (self.key, self.reason)
+
+
+class TurnError(MemoryExtError):
+    """A turn could not run as it was asked to; nothing of the refused append was written."""
+
+
+class TurnBusyError(TurnError):
+    """Another turn of the session is running. Nothing was written; sending again later is safe."""
+
+
+class TurnNestedError(TurnError):
+    """A tool or an agent ran its own session again, which would wait for itself.
+
+    Nothing was written.
+    """
+
+
+class TurnHeldTooLongError(TurnError):
+    """The turn appended nothing for longer than its hold limit, and others may have gone on.
+
+    What it appended before stays in the log; the refused append was not written.
+    """

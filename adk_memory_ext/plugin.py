@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from google.adk.plugins.base_plugin import BasePlugin
 
 from adk_memory_ext.errors import ConfigurationError
 from adk_memory_ext.service import DurableSessionService
+from adk_memory_ext.turns import Turns
+from adk_memory_ext.watched_state import ToolReads, current_tool
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -44,7 +46,7 @@ class MemoryPlugin(BasePlugin):
 
     Args:
         name: The plugin's name, unique within a Runner.
-        turns: A plugin to run as the first part.
+        turns: `Turns()` unless another one is given; None to let turns of a session collide.
         recovery: A plugin to run after `turns`.
         checkpoints: A plugin to run after `recovery`.
         profile: A plugin to run after `checkpoints`.
@@ -55,13 +57,15 @@ class MemoryPlugin(BasePlugin):
         self,
         name: str = "memory",
         *,
-        turns: BasePlugin | None = None,
+        turns: BasePlugin | Literal["default"] | None = "default",
         recovery: BasePlugin | None = None,
         checkpoints: BasePlugin | None = None,
         profile: BasePlugin | None = None,
         history: BasePlugin | None = None,
     ) -> None:
         super().__init__(name=name)
+        if turns == "default":
+            turns = Turns()
         given = dict(zip(PARTS, (turns, recovery, checkpoints, profile, history), strict=True))
         self._parts = tuple(part for part in given.values() if part is not None)
 
@@ -73,18 +77,23 @@ class MemoryPlugin(BasePlugin):
     async def on_user_message_callback(
         self, *, invocation_context: InvocationContext, user_message: types.Content
     ) -> types.Content | None:
-        """Refuses a Runner without a `DurableSessionService`, then asks the parts.
+        """Refuses a Runner without a `DurableSessionService`, then asks every part, in order.
+
+        A part that returns a message replaces it for the later ones.
 
         Raises:
             ConfigurationError: When the Runner's session service is another one; ADK hands it on
                 as the cause of a `RuntimeError`. Nothing was stored.
         """
         _refuse_foreign_service(invocation_context)
-        answer: types.Content | None = await self._first(
-            "on_user_message_callback",
-            invocation_context=invocation_context,
-            user_message=user_message,
-        )
+        answer: types.Content | None = None
+        for part in self._parts_for({"invocation_context": invocation_context}):
+            answer = (
+                await part.on_user_message_callback(
+                    invocation_context=invocation_context, user_message=answer or user_message
+                )
+                or answer
+            )
         return answer
 
     async def before_run_callback(
@@ -164,6 +173,7 @@ class MemoryPlugin(BasePlugin):
         """Asks the parts, in order."""
         # ADK runs each tool call in a task of its own, which keeps this mark to the call.
         _inside_tool.set(True)
+        current_tool.set(ToolReads())
         answer: dict[str, Any] | None = await self._first(
             "before_tool_callback", tool=tool, tool_args=tool_args, tool_context=tool_context
         )
@@ -178,6 +188,8 @@ class MemoryPlugin(BasePlugin):
         result: dict[str, Any],
     ) -> dict[str, Any] | None:
         """Asks the parts, in order."""
+        if (reads := current_tool.get()) is not None:
+            reads.finish()
         answer: dict[str, Any] | None = await self._first(
             "after_tool_callback",
             tool=tool,

@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from adk_memory_ext import migrations
 from adk_memory_ext.errors import CommitUnknownError, StoreError, StoreUnavailableError
 from adk_memory_ext.statements import Transaction, compile_statements
+from adk_memory_ext.turn_locks import AdvisoryTurnLocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -58,6 +59,9 @@ class ServerDatabase:
         self._preparing = asyncio.Lock()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closed = False
+        self.turn_locks: Final = AdvisoryTurnLocks(
+            url, options.connect_arguments(url.get_backend_name())
+        )
 
     async def write(
         self, work: Callable[[Transaction], T], then: Callable[[T], None] | None = None
@@ -86,6 +90,7 @@ class ServerDatabase:
         self._closed = True
         while self._tasks:
             await asyncio.wait(self._tasks)
+        await self.turn_locks.close()
         await self._engine.dispose()
 
     def _begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self, runtime_checkable
-from weakref import WeakValueDictionary
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, get_args, runtime_checkable
 
 from google.adk.errors.already_exists_error import AlreadyExistsError
+from google.adk.errors.session_not_found_error import SessionNotFoundError
 from google.adk.sessions.base_session_service import (
     BaseSessionService,
     GetSessionConfig,
     ListSessionsResponse,
 )
+from google.adk.sessions.state import State
 
+from adk_memory_ext.appends import Appends, OnDirectWrite
+from adk_memory_ext.arrivals import Arrivals
 from adk_memory_ext.errors import CapabilityError, ConfigurationError, StoreUnavailableError
-from adk_memory_ext.event_times import in_order, microseconds
+from adk_memory_ext.loaded_sessions import take_over, watched
 from adk_memory_ext.scoped_state import ChangesState, ScopedState
 from adk_memory_ext.state_changes import change_in
+from adk_memory_ext.turn_queue import TurnQueue
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -53,6 +56,14 @@ class ListsPages(Protocol):
         """Gives a session a title."""
 
 
+@runtime_checkable
+class SeesChanges(Protocol):
+    """A session service that knows cheaply whether a loaded session is still the newest."""
+
+    async def has_seen_all(self, session: Session) -> bool:
+        """Whether `session` holds the newest event."""
+
+
 class DurableSessionService(BaseSessionService):
     """Makes the conversations of any wrapped ADK session service keep their order.
 
@@ -66,26 +77,52 @@ class DurableSessionService(BaseSessionService):
         store: The URL of a database for what the wrapped service has no place for, as in
             `from_url`; it is opened, owned and closed. None: that of the wrapped service, if it is
             one of ours.
+        on_direct_write: What to do at an append when a key was changed in `session.state` itself,
+            also inside its value, where ADK records nothing. `keep` stores it with that event and
+            warns once a key; `refuse` takes the change back and raises `StateRejectedError`.
 
     Raises:
         ConfigurationError: When the URL is wrong, or the wrapped service has a database.
     """
 
-    def __init__(self, wrapped: BaseSessionService, *, store: str | None = None) -> None:
+    def __init__(
+        self,
+        wrapped: BaseSessionService,
+        *,
+        store: str | None = None,
+        on_direct_write: OnDirectWrite = "keep",
+    ) -> None:
+        if on_direct_write not in get_args(OnDirectWrite):
+            raise ConfigurationError(
+                f"on_direct_write must be 'keep' or 'refuse', not {on_direct_write!r}."
+            )
         self._wrapped = wrapped
         self._own_store, self._database = _store_of(wrapped, store)
         self._applies_changes: Final = isinstance(wrapped, ChangesState)
-        self._keeps_order: Final[bool] = getattr(wrapped, "keeps_order", False)
         self._close_wrapped: Callable[[], Awaitable[None]] | None = None
+        self._arrivals = Arrivals()
+        locks = None if self._database is None else self._database.turn_locks
+        self.turns: Final = TurnQueue(locks)
+        """Whose turn it is; the `turns` part of `MemoryPlugin` takes them."""
+        self._appends = Appends(
+            wrapped,
+            self.turns,
+            on_direct_write=on_direct_write,
+            is_ours=getattr(wrapped, "keeps_order", False),
+            can_remove=self._applies_changes,
+            catch_up=self._catch_up_whole,
+        )
         self.state: Final = ScopedState(wrapped)
         """Changes state from outside a turn."""
-        self._appending: WeakValueDictionary[tuple[str, str, str], asyncio.Lock] = (
-            WeakValueDictionary()
-        )
 
     @classmethod
     def from_url(
-        cls, url: str = "", *, on_bad_value: OnBadValue = "refuse", **options: Any
+        cls,
+        url: str = "",
+        *,
+        on_bad_value: OnBadValue = "refuse",
+        on_direct_write: OnDirectWrite = "keep",
+        **options: Any,
     ) -> Self:
         """Returns a service over the database at `url`, which it opens, owns and closes.
 
@@ -98,6 +135,7 @@ class DurableSessionService(BaseSessionService):
                 surrogate, bytes, …): `refuse` it with a `StateRejectedError`, or `replace` it by
                 the nearest one and list its path in the event's
                 `custom_metadata["memext_replaced"]`.
+            on_direct_write: As in `DurableSessionService`.
             **options: The fields of `adk_memory_ext.database.DatabaseOptions`.
 
         Raises:
@@ -108,7 +146,7 @@ class DurableSessionService(BaseSessionService):
         from adk_memory_ext.sql_sessions import SqlSessionService
 
         wrapped = SqlSessionService.from_url(url, on_bad_value=on_bad_value, **options)
-        service = cls(wrapped)
+        service = cls(wrapped, on_direct_write=on_direct_write)
         service._close_wrapped = wrapped.close
         return service
 
@@ -138,9 +176,14 @@ class DurableSessionService(BaseSessionService):
                 service cannot apply it. Nothing was written.
         """
         self._require_changes(state or {})
-        return await self._wrapped.create_session(
+        temporary = {key: value for key, value in (state or {}).items() if _is_temporary(key)}
+        if temporary:  # which some services store, and others drop
+            state = {key: value for key, value in (state or {}).items() if key not in temporary}
+        session = await self._wrapped.create_session(
             app_name=app_name, user_id=user_id, state=state, session_id=session_id
         )
+        session.state.update(temporary)
+        return watched(session)
 
     async def get_session(
         self,
@@ -150,10 +193,63 @@ class DurableSessionService(BaseSessionService):
         session_id: str,
         config: GetSessionConfig | None = None,
     ) -> Session | None:
-        """Returns the session with its events in the order of their append; None if unknown."""
-        return await self._wrapped.get_session(
-            app_name=app_name, user_id=user_id, session_id=session_id, config=config
+        """Returns the session with its events in the order of their append; None if unknown.
+
+        Of several callers at once, each gets it in its turn: a Runner that came first goes on
+        first.
+        """
+        async with self._arrivals.in_order((app_name, user_id, session_id)):
+            session = await self._wrapped.get_session(
+                app_name=app_name, user_id=user_id, session_id=session_id, config=config
+            )
+        return None if session is None else watched(session)
+
+    async def catch_up(
+        self, session: Session, config: GetSessionConfig | None = None, *, whole: bool = False
+    ) -> bool:
+        """Makes a loaded session what is stored by now, in place; `temp:` state stays.
+
+        Args:
+            session: The session.
+            config: With which it was loaded.
+            whole: Read it anew also when no event has come, for app and user state that others
+                wrote.
+
+        Returns:
+            Whether there were events that it had not seen.
+
+        Raises:
+            SessionNotFoundError: When it was deleted.
+        """
+        if not whole and await self._has_seen_all(session):
+            return False
+        fresh = await self._wrapped.get_session(
+            app_name=session.app_name,
+            user_id=session.user_id,
+            session_id=session.id,
+            config=config,
         )
+        if fresh is None:
+            raise SessionNotFoundError(f"Session {session.id} not found.")
+        is_new = [event.id for event in session.events[-1:]] != [e.id for e in fresh.events[-1:]]
+        take_over(session, fresh, fresh.events)
+        return is_new
+
+    async def _catch_up_whole(self, session: Session) -> bool:
+        return await self.catch_up(session, whole=True)
+
+    async def _has_seen_all(self, session: Session) -> bool:
+        if isinstance(self._wrapped, SeesChanges):
+            return await self._wrapped.has_seen_all(session)
+        tail = await self._wrapped.get_session(
+            app_name=session.app_name,
+            user_id=session.user_id,
+            session_id=session.id,
+            config=GetSessionConfig(num_recent_events=1),
+        )
+        return tail is not None and [e.id for e in tail.events[-1:]] == [
+            event.id for event in session.events[-1:]
+        ]
 
     async def get_or_create_session(
         self,
@@ -273,15 +369,7 @@ class DurableSessionService(BaseSessionService):
                 service cannot apply it.
         """
         self._require_changes(event.actions.state_delta)
-        if event.partial:
-            return await self._wrapped.append_event(session, event)
-        # Tasks may share `session`: each has seen what the one before it appended.
-        key = session.app_name, session.user_id, session.id
-        lock = self._appending.setdefault(key, asyncio.Lock())
-        async with lock:
-            if not self._keeps_order:
-                event.timestamp = _time_in_order(session, event)
-            return await self._wrapped.append_event(session, event)
+        return await self._appends.append(session, event)
 
     def _require_changes(self, delta: Mapping[str, Any]) -> None:
         """Refuses changes that the wrapped service would take for values."""
@@ -323,6 +411,10 @@ class DurableSessionService(BaseSessionService):
         await self.close()
 
 
+def _is_temporary(key: object) -> bool:
+    return isinstance(key, str) and key.startswith(State.TEMP_PREFIX)
+
+
 def _store_of(
     wrapped: BaseSessionService, store: str | None
 ) -> tuple[Database | None, Database | None]:
@@ -335,17 +427,3 @@ def _store_of(
         return None, wrapped.database
     opened = None if store is None else open_database(store)
     return opened, opened
-
-
-def _time_in_order(session: Session, event: Event) -> float:
-    """Returns the event's time, raised above the last one that `session` knows of.
-
-    An event that `session` holds already keeps its time, by which a service may know it again.
-    """
-    newest = microseconds(session.last_update_time)
-    if session.events:
-        newest = max(newest, microseconds(session.events[-1].timestamp))
-    later = in_order(event.timestamp, newest)[0]
-    if later != event.timestamp and any(known.id == event.id for known in session.events):
-        return event.timestamp
-    return later

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
     from adk_memory_ext.state_changes import StateChange
     from adk_memory_ext.statements import Transaction
+    from adk_memory_ext.turn_queue import TurnLocks
 
 T = TypeVar("T")
 
@@ -53,6 +54,10 @@ _logger: Final = logging.getLogger(__name__)
 
 class Database(Protocol):
     """Runs functions in transactions."""
+
+    @property
+    def turn_locks(self) -> TurnLocks | None:
+        """Locks that every process sees which uses the database; None in memory."""
 
     async def write(
         self, work: Callable[[Transaction], T], then: Callable[[T], None] | None = None
@@ -273,6 +278,22 @@ class SqlSessionService(BaseSessionService):
         except DuplicateEventError:
             await self._accept_again(identity, seen, session, event, ready)
         return event
+
+    async def has_seen_all(self, session: Session) -> bool:
+        """Whether `session` holds the newest event; reads one row."""
+        revision = session.revision if isinstance(session, StoredSession) else None
+        if revision is None:
+            return False
+        identity = session_identity(session.app_name, session.user_id, session.id)
+
+        def work(tx: Transaction) -> bool:
+            head = sql_store.read_head(tx, identity, lock=False)
+            return head is not None and head.revision == revision
+
+        try:
+            return await self._database.read(work)
+        except ForeignRowsError:
+            return False
 
     async def set_session_title(
         self, *, app_name: str, user_id: str, session_id: str, title: str | None

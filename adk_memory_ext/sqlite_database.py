@@ -29,6 +29,7 @@ from adk_memory_ext.database import (
 )
 from adk_memory_ext.errors import CommitUnknownError, StoreError, StoreUnavailableError
 from adk_memory_ext.statements import SqliteTransaction, Transaction, compile_statements
+from adk_memory_ext.turn_locks import FileTurnLocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -85,6 +86,7 @@ class SqliteDatabase:
             refuse_foreign_file(path)
             create_file(path)
         self._in_memory: Final = path is None
+        self.turn_locks: Final = None if path is None else FileTurnLocks(path)
         self._options = options
         self._engine = create_engine(
             url.set(drivername="sqlite+pysqlite", database=url.database or ":memory:"),
@@ -150,6 +152,8 @@ class SqliteDatabase:
         if self._writer is not None:
             await asyncio.to_thread(self._writer.join)
         await asyncio.to_thread(self._readers.shutdown)
+        if self.turn_locks is not None:
+            await self.turn_locks.close()
         while self._reading:
             self._reading.pop().close()
         self._engine.dispose()

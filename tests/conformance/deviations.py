@@ -104,10 +104,7 @@ DEVIATIONS: Final = (
     ),
     Deviation(
         clauses=("test_temp_state_given_at_creation_is_returned",),
-        backends=(
-            *("in_memory", "durable-in_memory", "sqlite", "durable-sqlite"),
-            *(*_DATABASE, *_DURABLE_DATABASE),
-        ),
+        backends=("in_memory", "sqlite", *_DATABASE),
         reason="temp: keys given at creation are dropped (google/adk-python#3274)",
     ),
     Deviation(

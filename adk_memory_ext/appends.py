@@ -1,0 +1,213 @@
+"""What happens around an append, over any wrapped service: turns, direct writes, rebasing."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, Final, Literal
+from weakref import WeakValueDictionary
+
+from google.adk.errors import StaleSessionError
+
+from adk_memory_ext.conflicts import answerable
+from adk_memory_ext.errors import StateRejectedError, TurnError
+from adk_memory_ext.event_times import in_order, microseconds
+from adk_memory_ext.json_values import Normaliser
+from adk_memory_ext.loaded_sessions import take_over, unseen
+from adk_memory_ext.records import SessionId
+from adk_memory_ext.rewinds import rewinding_delta
+from adk_memory_ext.state_changes import Remove, change_in
+from adk_memory_ext.three_way import ABSENT
+from adk_memory_ext.turn_queue import Turn, TurnQueue, wait
+from adk_memory_ext.watched_state import WatchedState
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from google.adk.events.event import Event
+    from google.adk.sessions.base_session_service import BaseSessionService
+    from google.adk.sessions.session import Session
+
+_logger: Final = logging.getLogger(__name__)
+_ATTEMPTS: Final = 50
+"""How often an event that may go behind any other is tried again over a foreign service."""
+
+OnDirectWrite = Literal["keep", "refuse"]
+
+
+class Appends:
+    """Appends events to the sessions of one wrapped service.
+
+    Args:
+        wrapped: The service that stores them.
+        turns: Whose turn it is.
+        on_direct_write: What to do with a write that no delta holds; see `DurableSessionService`.
+        is_ours: Whether the wrapped service keeps order, normalises values and rebases itself.
+        can_remove: Whether it applies `Remove`.
+        catch_up: Brings a session up to what is stored, in place.
+    """
+
+    def __init__(
+        self,
+        wrapped: BaseSessionService,
+        turns: TurnQueue,
+        *,
+        on_direct_write: OnDirectWrite,
+        is_ours: bool,
+        can_remove: bool,
+        catch_up: Callable[[Session], Awaitable[bool]],
+    ) -> None:
+        self._wrapped = wrapped
+        self._turns = turns
+        self._on_direct_write = on_direct_write
+        self._is_ours = is_ours
+        self._can_remove = can_remove
+        self._catch_up = catch_up
+        self._warned: set[str] = set()
+        self._appending: WeakValueDictionary[SessionId, asyncio.Lock] = WeakValueDictionary()
+
+    async def append(self, session: Session, event: Event) -> Event:
+        """Appends the event; see `DurableSessionService.append_event`."""
+        identity = SessionId(session.app_name, session.user_id, session.id)
+        try:
+            turn = self._turns.admit(identity, event.invocation_id)
+        except TurnError as error:
+            raise answerable(error) from None
+        if event.partial:
+            return await self._wrapped.append_event(session, event)
+        if event.actions.rewind_before_invocation_id is not None and turn is None:
+            return await self._rewind(identity, session, event)
+        try:
+            return await self._append(identity, session, event, turn)
+        except asyncio.CancelledError:
+            if turn is not None:  # ADK has no callback for it, and the run is over
+                self._turns.release(turn)
+            raise
+
+    async def _append(
+        self, identity: SessionId, session: Session, event: Event, turn: Turn | None
+    ) -> Event:
+        # Tasks may share `session`: each has seen what the one before it appended.
+        lock = self._appending.setdefault(identity, asyncio.Lock())
+        async with lock:
+            delta = event.actions.state_delta
+            try:
+                if isinstance(session.state, WatchedState):
+                    event.actions.state_delta = self._with_what_is_owed(session.state, event)
+                if not self._is_ours:
+                    _normalise(event)
+                appended = await self._store(session, event, turn)
+            except BaseException:
+                event.actions.state_delta = delta
+                raise
+            if isinstance(session.state, WatchedState):
+                session.state.saved(event.actions.state_delta)
+            if turn is not None:
+                turn.begun = True
+            return appended
+
+    def _with_what_is_owed(self, state: WatchedState, event: Event) -> dict[str, Any]:
+        """Returns the event's delta with what was written to the state and stands in none.
+
+        Raises:
+            StateRejectedError: When such writes are refused; they are undone.
+        """
+        delta = event.actions.state_delta
+        unsaved = state.unsaved(delta)
+        if unsaved and self._on_direct_write == "refuse":
+            state.take_back()
+            raise StateRejectedError(
+                next(iter(unsaved)),
+                "was changed in session.state, where no event records it; write it to"
+                " tool_context.state or callback_context.state, or with sessions.state.update",
+            )
+        for key in unsaved.keys() - self._warned:
+            self._warned.add(key)
+            _logger.warning(
+                "State key %r was changed in session.state, where no event records it. It is"
+                " kept with the next event; tool_context.state or sessions.state.update is the"
+                " place to change it.",
+                key,
+            )
+        if self._can_remove:
+            unsaved = {key: Remove() if v is ABSENT else v for key, v in unsaved.items()}
+        else:
+            unsaved = {key: None if v is ABSENT else v for key, v in unsaved.items()}
+        return {**delta, **state.merged_in(delta), **unsaved}
+
+    async def _store(self, session: Session, event: Event, turn: Turn | None) -> Event:
+        for _attempt in range(_ATTEMPTS):
+            if not self._is_ours:
+                event.timestamp = _time_in_order(session, event)
+            try:
+                return await self._wrapped.append_event(session, event)
+            except StaleSessionError:
+                # Whose turn has just begun has not shown its model anything yet.
+                is_first = turn is not None and not turn.begun
+                if not await self._rebase(session, event, at_any_cost=is_first):
+                    raise
+        return await self._wrapped.append_event(session, event)
+
+    async def _rebase(self, session: Session, event: Event, *, at_any_cost: bool) -> bool:
+        """Brings the session up to date if the event may go behind what it had not seen."""
+        if self._is_ours and not at_any_cost:
+            return False  # it has looked itself
+        fresh = await self._wrapped.get_session(
+            app_name=session.app_name, user_id=session.user_id, session_id=session.id
+        )
+        events = None if fresh is None else unseen(session, fresh)
+        if fresh is None or events is None:
+            return False
+        if at_any_cost or _is_housekeeping(event) or all(map(_is_housekeeping, events)):
+            take_over(session, fresh, [*session.events, *events])
+            return True
+        return False
+
+    async def _rewind(self, identity: SessionId, session: Session, event: Event) -> Event:
+        """Appends a rewind when no turn runs, with the delta for the state as it is by then."""
+        turn = Turn(identity, event.invocation_id)
+        try:
+            await self._turns.take(turn, wait())
+            if await self._catch_up(session):
+                event.actions.state_delta = rewinding_delta(
+                    session, event.actions.rewind_before_invocation_id or ""
+                )
+            return await self._append(identity, session, event, turn)
+        except TurnError as error:
+            raise answerable(error) from None
+        finally:
+            self._turns.forget(turn)
+
+
+def _is_housekeeping(event: Event) -> bool:
+    """Whether an event may go behind any other: a change of state only, or a summary."""
+    return event.content is None or event.actions.compaction is not None
+
+
+def _normalise(event: Event) -> None:
+    """Has the live session hold what will be read back.
+
+    Raises:
+        StateRejectedError: When a value cannot be kept.
+    """
+    normaliser = Normaliser()
+    delta: dict[str, Any] = {}
+    for key, value in event.actions.state_delta.items():
+        name = normaliser.key(key)
+        is_kept_as_it_is = name.startswith("temp:") or change_in(value) is not None
+        delta[name] = value if is_kept_as_it_is else normaliser.value(value, name)
+    event.actions.state_delta = delta
+
+
+def _time_in_order(session: Session, event: Event) -> float:
+    """Returns the event's time, raised above the last one that `session` knows of.
+
+    An event that `session` holds already keeps its time, by which a service may know it again.
+    """
+    newest = microseconds(session.last_update_time)
+    if session.events:
+        newest = max(newest, microseconds(session.events[-1].timestamp))
+    later = in_order(event.timestamp, newest)[0]
+    if later != event.timestamp and any(known.id == event.id for known in session.events):
+        return event.timestamp
+    return later

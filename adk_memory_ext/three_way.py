@@ -1,0 +1,63 @@
+"""What two writers made of one value, put together so that neither is lost."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+ABSENT: Final = object()
+"""Stands for a key that was not there."""
+
+
+def merged(base: Any, theirs: Any, ours: Any) -> Any:
+    """Returns the value that has both changes: that of `base` to `theirs` and to `ours`.
+
+    Numbers add up what each added. Lists get what we added behind what they made, and lose what we
+    took out. Sets likewise. Dicts are merged key by key. A key that was absent counts as 0, as an
+    empty list, set or dict. For anything else, and where the types differ, ours is the last word.
+
+    Args:
+        base: What both began from; `ABSENT` if nothing was there.
+        theirs: What the other writer made of it.
+        ours: What we made of it, not knowing of theirs.
+    """
+    if theirs is ABSENT or theirs == base:
+        return ours
+    if _are(int | float, theirs, ours) and (base is ABSENT or _are(int | float, base)):
+        return theirs + (ours - (0 if base is ABSENT else base))
+    for kind, merge in ((list, _lists), (set, _sets), (dict, _dicts)):
+        if _are(kind, theirs, ours) and (base is ABSENT or _are(kind, base)):
+            return merge(kind() if base is ABSENT else base, theirs, ours)
+    return ours
+
+
+def _are(kind: Any, *values: Any) -> bool:
+    return all(isinstance(value, kind) and not isinstance(value, bool) for value in values)
+
+
+def _lists(base: list[Any], theirs: list[Any], ours: list[Any]) -> list[Any]:
+    added, rest = [], list(base)
+    for item in ours:
+        if item in rest:
+            rest.remove(item)
+        else:
+            added.append(item)
+    result = list(theirs)
+    for item in rest:  # what we took out
+        if item in result:
+            result.remove(item)
+    return result + added
+
+
+def _sets(base: set[Any], theirs: set[Any], ours: set[Any]) -> set[Any]:
+    return (theirs | (ours - base)) - (base - ours)
+
+
+def _dicts(base: dict[Any, Any], theirs: dict[Any, Any], ours: dict[Any, Any]) -> dict[Any, Any]:
+    result = dict(theirs)
+    for key, value in ours.items():
+        if key not in base or base[key] != value:
+            result[key] = merged(base.get(key, ABSENT), theirs.get(key, ABSENT), value)
+    for key in base:
+        if key not in ours:
+            result.pop(key, None)
+    return result
