@@ -16,8 +16,7 @@ from adk_memory_ext.json_values import Normaliser
 from adk_memory_ext.loaded_sessions import take_over, unseen
 from adk_memory_ext.records import SessionId
 from adk_memory_ext.rewinds import rewinding_delta
-from adk_memory_ext.state_changes import Remove, change_in
-from adk_memory_ext.three_way import ABSENT
+from adk_memory_ext.state_changes import MISSING, Remove, change_in
 from adk_memory_ext.turn_queue import Turn, TurnQueue, wait
 from adk_memory_ext.watched_state import WatchedState
 
@@ -130,9 +129,9 @@ class Appends:
                 key,
             )
         if self._can_remove:
-            unsaved = {key: Remove() if v is ABSENT else v for key, v in unsaved.items()}
+            unsaved = {key: Remove() if v is MISSING else v for key, v in unsaved.items()}
         else:
-            unsaved = {key: None if v is ABSENT else v for key, v in unsaved.items()}
+            unsaved = {key: None if v is MISSING else v for key, v in unsaved.items()}
         return {**delta, **state.merged_in(delta), **unsaved}
 
     async def _store(self, session: Session, event: Event, turn: Turn | None) -> Event:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
-ABSENT: Final = object()
-"""Stands for a key that was not there."""
+from adk_memory_ext.state_changes import MISSING
 
 
 def merged(base: Any, theirs: Any, ours: Any) -> Any:
@@ -16,17 +15,17 @@ def merged(base: Any, theirs: Any, ours: Any) -> Any:
     empty list, set or dict. For anything else, and where the types differ, ours is the last word.
 
     Args:
-        base: What both began from; `ABSENT` if nothing was there.
+        base: What both began from; `MISSING` if nothing was there.
         theirs: What the other writer made of it.
         ours: What we made of it, not knowing of theirs.
     """
-    if theirs is ABSENT or theirs == base:
+    if theirs is MISSING or theirs == base:
         return ours
-    if _are(int | float, theirs, ours) and (base is ABSENT or _are(int | float, base)):
-        return theirs + (ours - (0 if base is ABSENT else base))
+    if _are(int | float, theirs, ours) and (base is MISSING or _are(int | float, base)):
+        return theirs + (ours - (0 if base is MISSING else base))
     for kind, merge in ((list, _lists), (set, _sets), (dict, _dicts)):
-        if _are(kind, theirs, ours) and (base is ABSENT or _are(kind, base)):
-            return merge(kind() if base is ABSENT else base, theirs, ours)
+        if _are(kind, theirs, ours) and (base is MISSING or _are(kind, base)):
+            return merge(kind() if base is MISSING else base, theirs, ours)
     return ours
 
 
@@ -56,7 +55,7 @@ def _dicts(base: dict[Any, Any], theirs: dict[Any, Any], ours: dict[Any, Any]) -
     result = dict(theirs)
     for key, value in ours.items():
         if key not in base or base[key] != value:
-            result[key] = merged(base.get(key, ABSENT), theirs.get(key, ABSENT), value)
+            result[key] = merged(base.get(key, MISSING), theirs.get(key, MISSING), value)
     for key in base:
         if key not in ours:
             result.pop(key, None)

@@ -138,6 +138,7 @@ class AdvisoryTurnLocks:
         self._connection: AsyncConnection | None = None
         self._one_at_a_time = asyncio.Lock()
         self._releases: set[asyncio.Task[Any]] = set()
+        self._closed = False
 
     def _name(self, session: SessionId) -> int | str:
         digest = _digest(session)
@@ -167,12 +168,15 @@ class AdvisoryTurnLocks:
             loop = asyncio.get_running_loop()
         except RuntimeError:
             return  # the loop of the connection has ended, and with it the lock
+        if self._closed:
+            return
         task = loop.create_task(self._unlock(name))
         self._releases.add(task)
         task.add_done_callback(self._releases.discard)
 
     async def close(self) -> None:
         """Gives everything up by closing the connection."""
+        self._closed = True
         if self._releases:
             await asyncio.wait(self._releases)
         connection, self._connection = self._connection, None
@@ -191,6 +195,8 @@ class AdvisoryTurnLocks:
 
     async def _run(self, sql: Any, name: int | str) -> bool:
         async with self._one_at_a_time:
+            if self._closed:
+                raise StoreUnavailableError("The service is closed; no turn was taken.")
             try:
                 if self._connection is None or self._connection.invalidated:
                     self._connection = await self._engine.connect()

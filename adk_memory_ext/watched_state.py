@@ -16,7 +16,8 @@ import sys
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from adk_memory_ext.three_way import ABSENT, merged
+from adk_memory_ext.state_changes import MISSING
+from adk_memory_ext.three_way import merged
 
 if TYPE_CHECKING:
     from _collections_abc import dict_items, dict_values
@@ -28,6 +29,7 @@ _TEMPORARY: Final = "temp:"
 _NOTING: Final = ("google.adk.", "adk_memory_ext.")
 """Packages whose writes stand in a delta, or come from one."""
 _IMMUTABLE: Final = (str, int, float, bool, bytes, tuple, frozenset, type(None))
+_CONTAINERS: Final = (list, dict, set)
 
 
 class ToolReads:
@@ -76,7 +78,7 @@ class WatchedState(dict[str, Any]):
     def unsaved(self, delta: Mapping[str, Any]) -> dict[str, Any]:
         """Returns what was written directly or changed in place, and is not in `delta`.
 
-        A key that was removed is `ABSENT`.
+        A key that was removed is `MISSING`.
         """
         for key, (value, before) in self._handed_out.items():
             if self._peek(key) is value and value != before:
@@ -86,7 +88,7 @@ class WatchedState(dict[str, Any]):
     def take_back(self) -> None:
         """Undoes what was written directly or changed in place since the last append."""
         for key, before in self._written.items():
-            if before is ABSENT:
+            if before is MISSING:
                 super().pop(key, None)
             else:
                 super().__setitem__(key, before)
@@ -132,7 +134,7 @@ class WatchedState(dict[str, Any]):
         found = super().__contains__(key)
         tool = current_tool.get()
         if not found and tool is not None and isinstance(key, str):
-            tool.saw(self, key, ABSENT)
+            tool.saw(self, key, MISSING)
         return found
 
     def get(self, key: str, default: Any = None) -> Any:
@@ -187,7 +189,7 @@ class WatchedState(dict[str, Any]):
         """Removes the key and returns its value."""
         before = self._peek(key)
         value = super().pop(key, *default)
-        if before is not ABSENT:
+        if before is not MISSING:
             self._note_write(key, before, direct=_is_direct())
         return value
 
@@ -231,7 +233,7 @@ class WatchedState(dict[str, Any]):
     # -- notes -------------------------------------------------------------------------------
 
     def _peek(self, key: str) -> Any:
-        return super().get(key, ABSENT)
+        return super().get(key, MISSING)
 
     def _note_reads(self, *, direct: bool) -> None:
         for key, value in super().items():
@@ -254,7 +256,8 @@ class WatchedState(dict[str, Any]):
         if tool is not None:
             base = tool.base(self, key, current)
             tool.saw(self, key, value)
-            if current is not value and not _same(current, base):
+            is_shared = current is value and isinstance(value, _CONTAINERS)
+            if not is_shared and not _same(current, base):
                 value = merged(base, current, value)
                 self._merged.add(key)
         super().__setitem__(key, value)
@@ -269,8 +272,8 @@ def _is_direct() -> bool:
 
 def _as_it_is(value: Any) -> Any:
     """Returns a copy that a change of the container does not reach."""
-    return value.copy() if isinstance(value, list | dict | set) else value
+    return value.copy() if isinstance(value, _CONTAINERS) else value
 
 
 def _same(one: Any, other: Any) -> bool:
-    return one is other or (one is not ABSENT and other is not ABSENT and bool(one == other))
+    return one is other or (one is not MISSING and other is not MISSING and bool(one == other))

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
+import random
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from google.adk.agents.llm_agent import LlmAgent
 from google.adk.apps import App
+from google.adk.errors.already_exists_error import AlreadyExistsError
 from google.adk.models.base_llm import BaseLlm
 from google.adk.models.llm_response import LlmResponse
 from google.adk.runners import Runner
 from google.genai import types
 
 from adk_memory_ext.plugin import MemoryPlugin
+from adk_memory_ext.service import DurableSessionService
 from conversation import texts
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable
+    from multiprocessing.connection import Connection
 
     from google.adk.agents.base_agent import BaseAgent
     from google.adk.events.event import Event
@@ -95,7 +99,8 @@ async def running(
     options = {"plugins": [MemoryPlugin()]} | options
     app = App(name="app", root_agent=agent or echo(), **options)
     if await sessions.get_session(**SESSION) is None:
-        await sessions.create_session(**SESSION)
+        with suppress(AlreadyExistsError):  # another process has just made it
+            await sessions.create_session(**SESSION)
     async with Runner(app=app, session_service=sessions) as runner:
         yield runner
 
@@ -139,3 +144,41 @@ def whole(*messages: str) -> list[list[str]]:
     return [
         [text, f"echo {text}, message {number}"] for number, text in enumerate(messages, start=1)
     ]
+
+
+# --- In other processes
+
+
+def send_pairs(number: int, url: str, pairs: int, sessions: int) -> None:
+    """Sends two messages at once, again and again, each pair to some session of some."""
+    choose = random.Random(number)  # noqa: S311  # the same in each run
+
+    async def run() -> None:
+        async with (
+            DurableSessionService.from_url(url, pool_size=4, max_overflow=4) as service,
+            running(service) as runner,
+        ):
+            for pair in range(pairs):
+                name = f"session-{choose.randrange(sessions)}"
+                await service.get_or_create_session(**OWN, session_id=name)
+                await asyncio.gather(
+                    *(say(runner, f"{number}-{pair}-{which}", name) for which in "ab")
+                )
+
+    asyncio.run(run())
+
+
+def hold_for_ever(url: str, is_held: Connection) -> None:
+    """Begins a turn, says so, and does not end."""
+
+    async def run() -> None:
+        async with DurableSessionService.from_url(url) as service:
+            agent = echo(tools=[], gate=asyncio.Event())
+            async with running(service, agent) as runner:
+                turn = asyncio.ensure_future(say(runner, "killed"))
+                while not await log(service):
+                    await asyncio.sleep(0.01)
+                is_held.send(None)
+                await turn
+
+    asyncio.run(run())

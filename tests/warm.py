@@ -31,6 +31,7 @@ _MODULES: Final = (
     "asyncpg",
     "conversation",
     "google.adk.cli.cli_tools_click",
+    "people",
     "google.adk.sessions.database_session_service",
     "pytest",
     "redis",

@@ -14,7 +14,6 @@ from google.adk.apps import App, ResumabilityConfig
 from google.adk.events.event import Event
 from google.adk.models.base_llm import BaseLlm
 from google.adk.models.llm_response import LlmResponse
-from google.adk.runners import Runner
 from google.adk.sessions.base_session_service import GetSessionConfig
 from google.adk.tools.agent_tool import AgentTool
 from google.adk.tools.long_running_tool import LongRunningFunctionTool
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
 
     from google.adk.agents.invocation_context import InvocationContext
     from google.adk.models.llm_request import LlmRequest
+    from google.adk.runners import Runner
     from google.adk.sessions.base_session_service import BaseSessionService
 
 SESSION_ID: Final = SessionId("app", "user", "session")
@@ -350,23 +350,23 @@ async def test_a_resumed_run_waits_for_its_turn() -> None:
     """A run without a new message takes a turn as well."""
     gate = asyncio.Event()
     config = ResumabilityConfig(is_resumable=True)
-    async with DurableSessionService.from_url("") as sessions:
-        async with (
-            running(sessions, echo(gate=gate), resumability_config=config) as slow,
-            running(sessions, echo(), resumability_config=config) as runner,
-        ):
-            earlier = await say(runner, "earlier")
-            first = asyncio.ensure_future(say(slow, "first"))
-            while sessions.turns.holder(SESSION_ID) is None:
-                await asyncio.sleep(0)
-            resumed = asyncio.ensure_future(
-                say(runner, "", new_message=None, invocation_id=earlier[0].invocation_id)
-            )
-            for _ in range(50):
-                await asyncio.sleep(0)
-            assert not resumed.done()
-            gate.set()
-            await asyncio.wait_for(asyncio.gather(first, resumed), HANG_SECONDS)
+    async with (
+        DurableSessionService.from_url("") as sessions,
+        running(sessions, echo(gate=gate), resumability_config=config) as slow,
+        running(sessions, echo(), resumability_config=config) as runner,
+    ):
+        earlier = await say(runner, "earlier")
+        first = asyncio.ensure_future(say(slow, "first"))
+        while sessions.turns.holder(SESSION_ID) is None:
+            await asyncio.sleep(0)
+        resumed = asyncio.ensure_future(
+            say(runner, "", new_message=None, invocation_id=earlier[0].invocation_id)
+        )
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert not resumed.done()
+        gate.set()
+        await asyncio.wait_for(asyncio.gather(first, resumed), HANG_SECONDS)
 
 
 class Saying(BaseAgent):
