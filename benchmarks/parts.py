@@ -17,9 +17,10 @@ from benchmarks.contenders import CONCURRENT, SERVER, SQLITE, installed
 from benchmarks.histories import measure_histories
 from benchmarks.listings import measure_listings
 from benchmarks.profile_append import profile_appends
+from benchmarks.turns import measure_turns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
     from multiprocessing.connection import Connection
     from pathlib import Path
 
@@ -31,11 +32,23 @@ PARTS: Final = {
     "concurrent": "many conversations at once, SQLite",
     "history": "length of the history, SQLite",
     "list": "list of sessions, SQLite",
+    "turn": "a turn with the plugin, SQLite",
     "postgresql-append": "one conversation, PostgreSQL",
     "postgresql-concurrent": "many conversations at once, PostgreSQL",
     "profile": "where the time of an append goes",
 }
 """{name: what it measures}, in the order in which they run."""
+
+
+_ON_FILE: Final[dict[str, Callable[..., Awaitable[Measured]]]] = {
+    "append": lambda *how: measure_appends(installed(SQLITE), *how),
+    "concurrent": lambda *how: measure_concurrency(installed(CONCURRENT), *how),
+    "history": measure_histories,
+    "list": measure_listings,
+    "turn": measure_turns,
+    "profile": profile_appends,
+}
+"""Those that need no server."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,16 +91,9 @@ class Part:
 
     async def measure(self, step: Callable[[float], None]) -> Measured:
         """Measures in this process; the argument is that of `run`."""
-        if self.name == "append":
-            return await measure_appends(installed(SQLITE), self._file, self.effort, step)
-        if self.name == "concurrent":
-            return await measure_concurrency(installed(CONCURRENT), self._file, self.effort, step)
-        if self.name == "history":
-            return await measure_histories(self._file, self.effort, step)
-        if self.name == "list":
-            return await measure_listings(self._file, self.effort, step)
-        if self.name == "profile":
-            return await profile_appends(self._file, self.effort, step)
+        on_file = _ON_FILE.get(self.name)
+        if on_file is not None:
+            return await on_file(self._file, self.effort, step)
         measure = {
             "postgresql-append": measure_appends,
             "postgresql-concurrent": measure_concurrency,

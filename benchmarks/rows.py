@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from benchmarks.contenders import ADK, OPENAI, OPENAI_NORMAL, OURS, OURS_NORMAL, Contender
 from benchmarks.histories import TAIL
 from benchmarks.listings import PAGE
+from benchmarks.turns import WITH, WITHOUT
 
 if TYPE_CHECKING:
     from benchmarks.effort import Effort
@@ -101,6 +102,7 @@ def rows(effort: Effort) -> list[Row]:
         *_concurrent_rows(effort),
         *_history_rows(effort),
         *_list_rows(effort),
+        *_turn_rows(),
         *_postgresql_rows(effort),
     ]
 
@@ -203,6 +205,26 @@ def _list_rows(effort: Effort) -> list[Row]:
             kind="cost",
             must=1.1,
             aim=FLAT,
+        ),
+    ]
+
+
+def _turn_rows() -> list[Row]:
+    without = Side(contender=OURS, quantity=WITHOUT, words="without the plugin")
+    return [
+        Row(
+            title="a whole turn",
+            theirs=without,
+            ours=Side(contender=OURS, quantity=WITH, words="with `MemoryPlugin()`"),
+            kind="added",
+            must=1.5,
+        ),
+        Row(
+            title="a whole turn",
+            theirs=Side(contender=ADK, quantity=WITHOUT, words="without a plugin"),
+            ours=Side(contender=OURS, quantity=WITH, words="with `MemoryPlugin()`"),
+            kind="added",
+            must=1.5,
         ),
     ]
 

@@ -1,0 +1,77 @@
+"""What a turn costs in statements: one more where nobody is in the way, one load after a wait."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+import pytest
+from sqlalchemy import Engine, event
+
+from adk_memory_ext import DurableSessionService
+from adk_memory_ext.records import SessionId
+from people import echo, running, say
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Iterator
+    from pathlib import Path
+
+SESSION_ID: Final = SessionId("app", "user", "session")
+_FRAMES: Final = ("BEGIN", "COMMIT", "ROLLBACK")
+
+
+@pytest.fixture
+def statements() -> Iterator[list[str]]:
+    """The statements that SQLite runs, without the frames of transactions."""
+    run: list[str] = []
+
+    def trace(connection: sqlite3.Connection, _record: object) -> None:
+        connection.set_trace_callback(
+            lambda sql: None if sql.startswith(_FRAMES) else run.append(sql)
+        )
+
+    event.listen(Engine, "connect", trace)
+    yield run
+    event.remove(Engine, "connect", trace)
+
+
+async def test_an_uncontended_turn_reads_one_row_more(
+    tmp_path: Path, statements: list[str]
+) -> None:
+    """The plugin looks once whether the session is still the newest, and writes nothing."""
+    numbers = []
+    async with (
+        DurableSessionService.from_url(f"sqlite:///{tmp_path}/sessions.db") as sessions,
+        running(sessions, plugins=[]) as plain,
+        running(sessions) as queued,
+    ):
+        await say(plain, "warm")
+        for runner in (plain, queued):
+            statements.clear()
+            await say(runner, "hello")
+            numbers.append(len(statements))
+    assert numbers[1] - numbers[0] == 1
+    assert all(sql.startswith("SELECT") for sql in statements[:2])
+
+
+async def test_a_turn_that_waited_loads_the_session_once_more(
+    tmp_path: Path, statements: list[str]
+) -> None:
+    """After the wait the session is read anew, once."""
+    gate = asyncio.Event()
+    async with (
+        DurableSessionService.from_url(f"sqlite:///{tmp_path}/sessions.db") as sessions,
+        running(sessions, echo(tools=[], gate=gate)) as slow,
+        running(sessions, echo(tools=[])) as quick,
+    ):
+        first = asyncio.ensure_future(say(slow, "first"))
+        while sessions.turns.holder(SESSION_ID) is None:
+            await asyncio.sleep(0)
+        second = asyncio.ensure_future(say(quick, "second"))
+        await asyncio.sleep(0.1)
+        statements.clear()
+        gate.set()
+        await asyncio.gather(first, second)
+    loads = [sql for sql in statements if "event_data" in sql and sql.startswith("SELECT")]
+    assert len(loads) == 1
