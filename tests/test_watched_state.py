@@ -7,15 +7,19 @@ import copy
 import gc
 import json
 import pickle
-from datetime import UTC, datetime
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
 from decimal import Decimal
+from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
 
 import pytest
 from google.adk.agents.llm_agent import LlmAgent
 from google.adk.events.event import Event
 from google.adk.events.event_actions import EventActions
 from google.adk.sessions.state import State
+from pydantic import BaseModel
 
 from adk_memory_ext import ConfigurationError, DurableSessionService, StateRejectedError
 from adk_memory_ext.watched_state import WatchedState
@@ -224,6 +228,27 @@ async def test_what_adk_records_is_not_owed(caplog: pytest.LogCaptureFixture) ->
 # --- Values that change type
 
 
+@dataclass
+class Point:
+    """A dataclass."""
+
+    x: int
+    y: int
+
+
+class Step(Enum):
+    """An enum."""
+
+    FIRST = "first"
+
+
+class Person(BaseModel):
+    """A model."""
+
+    name: str
+    age: int | None = None
+
+
 @over_every_service
 async def test_live_and_stored_values_agree(sessions: DurableSessionService) -> None:
     """What JSON cannot hold becomes what will be read back, in all three places at once."""
@@ -235,6 +260,12 @@ async def test_live_and_stored_values_agree(sessions: DurableSessionService) -> 
             "amount": Decimal("1.10"),
             "tags": {"a"},
             "pair": (1, 2),
+            "day": date(2026, 1, 2),
+            "id": UUID(int=7),
+            "point": Point(1, 2),
+            "step": Step.FIRST,
+            "model": Person(name="Ada"),
+            "user:when": {"inside": [datetime(2026, 1, 2, tzinfo=UTC)]},
         },
     )
     returned = await sessions.append_event(session, event)
@@ -242,6 +273,9 @@ async def test_live_and_stored_values_agree(sessions: DurableSessionService) -> 
     assert session.state == stored.state == returned.actions.state_delta
     assert stored.state["pair"] == [1, 2]
     assert stored.state["tags"] == ["a"]
+    assert stored.state["point"] == {"x": 1, "y": 2}
+    assert stored.state["step"] == "first"
+    assert stored.state["model"] == {"name": "Ada", "age": None}
 
 
 # --- As a dict

@@ -7,13 +7,14 @@ import gc
 from typing import Any, Final
 
 import pytest
+from google.adk.errors import StaleSessionError
 
 from adk_memory_ext.errors import TurnBusyError
 from adk_memory_ext.records import SessionId
 from adk_memory_ext.service import DurableSessionService
 from adk_memory_ext.turn_queue import Turn, reject, wait
 from backends import OURS, OURS_MARIADB, Place, count
-from conversation import texts
+from conversation import said, texts
 from forks import context
 from people import OWN, SESSION, echo, hold_for_ever, log, running, say, send_pairs, turns
 from rivals import in_processes
@@ -156,3 +157,31 @@ async def test_close_gives_up_what_is_held(place: Place) -> None:
         one.turns.release(turn)
         await asyncio.wait_for(two.turns.take(other := Turn(KEY, "2"), wait()), HANG_SECONDS)
         two.turns.release(other)
+
+
+async def test_who_lost_its_lock_unnoticed_cannot_append(
+    databases: tuple[DurableSessionService, DurableSessionService], place: Place
+) -> None:
+    """The revision is what fences it off: another turn has appended meanwhile."""
+    one, two = databases
+    lost, next_one = Turn(KEY, "lost"), Turn(KEY, "next")
+    await one.turns.take(lost, reject())
+    mine = await one.get_session(**SESSION)
+    assert mine is not None
+    await one.append_event(mine, said("mine", invocation="lost"))
+    if place.url.startswith("sqlite"):
+        for path in place.folder.glob("*-turns/*"):
+            path.unlink()
+    else:
+        # What the server does when it takes the connection of the locks for dead.
+        assert lost.lock is not None
+        lost.lock.release()
+    await asyncio.wait_for(two.turns.take(next_one, wait()), HANG_SECONDS)
+    theirs = await two.get_session(**SESSION)
+    assert theirs is not None
+    await two.append_event(theirs, said("theirs", invocation="next"))
+    with pytest.raises(StaleSessionError):
+        await one.append_event(mine, said("more of mine", invocation="lost"))
+    one.turns.release(lost)
+    two.turns.release(next_one)
+    assert texts(await log(two)) == ["mine", "theirs"]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 from google.adk.agents.base_agent import BaseAgent
+from google.adk.agents.live_request_queue import LiveRequestQueue
 from google.adk.agents.llm_agent import LlmAgent
 from google.adk.agents.run_config import RunConfig
 from google.adk.apps import App, ResumabilityConfig
@@ -388,6 +389,39 @@ async def test_any_root_agent_takes_turns() -> None:
         async with running(sessions, Saying(name="saying")) as runner:
             await asyncio.gather(*(say(runner, f"{number}") for number in range(5)))
         assert turns(await log(sessions)) == [[f"{n}", "0", "1", "2"] for n in range(5)]
+
+
+class Talking(BaseAgent):
+    """An agent for a live run."""
+
+    async def _run_live_impl(self, ctx: InvocationContext) -> AsyncGenerator[Event, None]:
+        for number in range(3):
+            await asyncio.sleep(0.01)
+            yield Event(
+                invocation_id=ctx.invocation_id,
+                author=self.name,
+                content=content(f"{number}", "model"),
+            )
+
+
+async def test_live_runs_take_turns() -> None:
+    """Two live runs of one session come one after the other, whole."""
+
+    async def talk(runner: Runner) -> list[Event]:
+        queue = LiveRequestQueue()
+        queue.close()
+        return [
+            event
+            async for event in runner.run_live(
+                user_id="user", session_id="session", live_request_queue=queue
+            )
+        ]
+
+    async with DurableSessionService.from_url("") as sessions:
+        async with running(sessions, Talking(name="talking")) as runner:
+            await asyncio.wait_for(asyncio.gather(talk(runner), talk(runner)), HANG_SECONDS)
+        assert turns(await log(sessions)) == [["0", "1", "2"]] * 2
+        assert sessions.turns.holder(SESSION_ID) is None
 
 
 # --- Without the plugin
