@@ -85,7 +85,8 @@ class Backend:
         """
         if self.storage == "sqlite":
             # From another process: closing a file of the database drops this process's locks on it.
-            files = sorted(place.folder.glob("sessions.db*"))
+            # Not the folder of the turns' locks, whose files are empty.
+            files = sorted(p for p in place.folder.glob("sessions.db*") if p.is_file())
             return subprocess.run(["cat", *files], check=True, capture_output=True).stdout
         if self.storage == "redis":
             return redis_text(place.url, place.key_prefix)

@@ -17,6 +17,7 @@ from pydantic import BaseModel
 
 from adk_memory_ext.json_values import MAX_DEPTH, MAX_DIGITS
 from adk_memory_ext.state_changes import Increment
+from adk_memory_ext.watched_state import WatchedState
 
 SECRET: Final = "hunter2"  # noqa: S105  # no password of anything
 """Stands in every bad value that can hold it, and must stand in no error."""
@@ -221,7 +222,14 @@ PYTHON: Final[dict[str, tuple[Any, Any]]] = {
 
 
 def is_exactly(one: Any, other: Any) -> bool:
-    """Whether two JSON values are the same in type and value, floats bit by bit."""
+    """Whether two JSON values are the same in type and value, floats bit by bit.
+
+    The state of a loaded session counts as the dict that it is to everybody.
+    """
+    if isinstance(one, WatchedState):
+        one = dict(one)
+    if isinstance(other, WatchedState):
+        other = dict(other)
     if type(one) is not type(other):
         return False
     if isinstance(one, dict):

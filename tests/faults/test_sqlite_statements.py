@@ -124,7 +124,7 @@ READS: Final = {
     "take in the session of plain adk": Operation(
         lambda here: here.sessions.get_session(**FOREIGN), 10
     ),
-    "first page": Operation(lambda here: here.sessions.list_sessions_page("app"), 5),
+    "first page": Operation(lambda here: here.sessions.list_sessions_page("app"), 3),
 }
 
 

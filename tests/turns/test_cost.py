@@ -18,18 +18,22 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SESSION_ID: Final = SessionId("app", "user", "session")
-_FRAMES: Final = ("BEGIN", "COMMIT", "ROLLBACK")
+_WORK: Final = ("SELECT", "INSERT", "UPDATE", "DELETE", "REPLACE")
+_SET_UP: Final = ("memext_migrations", "adk_internal_metadata", "sqlite_master")
+"""What a connection asks when it is opened, as each reading thread does at its first use."""
 
 
 @pytest.fixture
 def statements() -> Iterator[list[str]]:
-    """The statements that SQLite runs, without the frames of transactions."""
+    """The statements that SQLite runs, without the frames of transactions and the set-up."""
     run: list[str] = []
 
     def trace(connection: sqlite3.Connection, _record: object) -> None:
-        connection.set_trace_callback(
-            lambda sql: None if sql.startswith(_FRAMES) else run.append(sql)
-        )
+        def note(sql: str) -> None:
+            if sql.startswith(_WORK) and not any(name in sql for name in _SET_UP):
+                run.append(sql)
+
+        connection.set_trace_callback(note)
 
     event.listen(Engine, "connect", trace)
     yield run
