@@ -11,8 +11,10 @@ if TYPE_CHECKING:
         CommitUnknownError,
         ConfigurationError,
         CorruptRecordError,
+        FactRejectedError,
         InvalidIdError,
         MemoryExtError,
+        RevisionConflictError,
         SchemaVersionError,
         StateRejectedError,
         StoreError,
@@ -22,7 +24,14 @@ if TYPE_CHECKING:
         TurnHeldTooLongError,
         TurnNestedError,
     )
+    from adk_memory_ext.facts import Fact, NewFact, ProfileLimits, Provenance, Recalled, Saved
     from adk_memory_ext.plugin import MemoryPlugin
+    from adk_memory_ext.profile import (
+        PROFILE_INSTRUCTION,
+        PreloadProfile,
+        ProfileMemoryService,
+        ProfileToolset,
+    )
     from adk_memory_ext.service import DurableSessionService
     from adk_memory_ext.service_uri import register
     from adk_memory_ext.state_changes import Extend, Increment, Maximum, Remove, Union
@@ -32,18 +41,30 @@ if TYPE_CHECKING:
 __version__: Final = "0.1.0"
 
 __all__ = [
+    "PROFILE_INSTRUCTION",
     "CapabilityError",
     "CommitUnknownError",
     "ConfigurationError",
     "CorruptRecordError",
     "DurableSessionService",
     "Extend",
+    "Fact",
+    "FactRejectedError",
     "Increment",
     "InvalidIdError",
     "Maximum",
     "MemoryExtError",
     "MemoryPlugin",
+    "NewFact",
+    "PreloadProfile",
+    "ProfileLimits",
+    "ProfileMemoryService",
+    "ProfileToolset",
+    "Provenance",
+    "Recalled",
     "Remove",
+    "RevisionConflictError",
+    "Saved",
     "SchemaVersionError",
     "StateRejectedError",
     "StoreError",
@@ -64,10 +85,20 @@ __all__ = [
 _MODULES: Final = {
     "DurableSessionService": "service",
     "Extend": "state_changes",
+    "Fact": "facts",
     "Increment": "state_changes",
     "Maximum": "state_changes",
     "MemoryPlugin": "plugin",
+    "NewFact": "facts",
+    "PROFILE_INSTRUCTION": "profile",
+    "PreloadProfile": "profile",
+    "ProfileLimits": "facts",
+    "ProfileMemoryService": "profile",
+    "ProfileToolset": "profile",
+    "Provenance": "facts",
+    "Recalled": "facts",
     "Remove": "state_changes",
+    "Saved": "facts",
     "Turns": "turns",
     "Union": "state_changes",
     "register": "service_uri",

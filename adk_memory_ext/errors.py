@@ -104,3 +104,44 @@ class TurnHeldTooLongError(TurnError):
 
     What it appended before stays in the log; the refused append was not written.
     """
+
+
+class FactRejectedError(MemoryExtError, ValueError):
+    """A profile fact cannot be kept; nothing of it was written.
+
+    Args:
+        key: The fact's key.
+        reason: What is wrong with it; never the value.
+    """
+
+    def __init__(self, key: str, reason: str) -> None:
+        super().__init__(f"The fact {key!r} {reason}; nothing was written.")
+        self.key = key
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[type[Self], tuple[str, str]]:
+        """Lets it travel between processes."""
+        return type(self), (self.key, self.reason)
+
+
+class RevisionConflictError(StoreError):
+    """Somebody else changed a fact since it was read; nothing was written.
+
+    Args:
+        key: The fact's key.
+        expected: The revision that the writer had seen; 0 for no fact.
+        actual: The revision that is stored; 0 for no fact.
+    """
+
+    def __init__(self, key: str, expected: int, actual: int) -> None:
+        super().__init__(
+            f"The fact {key!r} has revision {actual} and not {expected}; recall it and save again."
+            " Nothing was written."
+        )
+        self.key = key
+        self.expected = expected
+        self.actual = actual
+
+    def __reduce__(self) -> tuple[type[Self], tuple[str, int, int]]:
+        """Lets it travel between processes."""
+        return type(self), (self.key, self.expected, self.actual)

@@ -145,10 +145,13 @@ def _collation(connection: Connection) -> str | None:
         "SELECT collation_name FROM information_schema.columns WHERE table_schema = database()"
         " AND table_name = 'sessions' AND column_name = 'id'"
     )
-    known = "SELECT collation_name FROM information_schema.collations"
     existing = connection.execute(text(of_sessions)).scalar()
-    if existing is not None:
-        return str(existing)
+    return _exact_collation(connection) if existing is None else str(existing)
+
+
+def _exact_collation(connection: Connection) -> str:
+    """Returns the collation of this MySQL or MariaDB that tells all ids apart."""
+    known = "SELECT collation_name FROM information_schema.collations"
     names = set(connection.execute(text(known)).scalars())
     return next(name for name in _EXACT_COLLATIONS if name in names)
 
@@ -195,5 +198,38 @@ def _create_sequences(connection: Connection) -> None:
         connection.execute(text(statement))
 
 
-MIGRATIONS: Final[Mapping[int, Callable[[Connection], None]]] = {1: _create_sequences}
+def _create_profiles(connection: Connection) -> None:
+    """Version 2: profile facts, and the row that a profile's writers lock."""
+    collate = without_rowid = ""
+    text_type = "TEXT"
+    if connection.dialect.name == "mysql":
+        connection.execute(text("DROP TABLE IF EXISTS memext_profile_facts, memext_profile_users"))
+        # Nothing joins these with ADK's tables, so that they may compare ids exactly beside any.
+        collate, text_type = f" COLLATE {_exact_collation(connection)}", "MEDIUMTEXT"
+    elif connection.dialect.name == "sqlite":
+        without_rowid = " WITHOUT ROWID"
+    owner = "app_name VARCHAR(128) NOT NULL, user_id VARCHAR(128) NOT NULL"
+    for statement in (
+        f"""CREATE TABLE memext_profile_users (
+            {owner}, incarnation BIGINT NOT NULL, revision BIGINT NOT NULL,
+            written_microseconds BIGINT NOT NULL,
+            PRIMARY KEY (app_name, user_id)){without_rowid}{collate}""",
+        f"""CREATE TABLE memext_profile_facts (
+            {owner}, retired_revision BIGINT NOT NULL, subject VARCHAR(64) NOT NULL,
+            fact_key VARCHAR(64) NOT NULL, revision BIGINT NOT NULL, supersedes BIGINT,
+            kind VARCHAR(16) NOT NULL, status VARCHAR(16) NOT NULL,
+            sensitivity VARCHAR(16) NOT NULL, claims {text_type} NOT NULL,
+            visible_to {text_type} NOT NULL, derived_from {text_type} NOT NULL,
+            created_microseconds BIGINT NOT NULL, expires_microseconds BIGINT,
+            retired_microseconds BIGINT,
+            PRIMARY KEY (app_name, user_id, retired_revision, subject, fact_key)
+            ){without_rowid}{collate}""",
+    ):
+        connection.execute(text(statement))
+
+
+MIGRATIONS: Final[Mapping[int, Callable[[Connection], None]]] = {
+    1: _create_sequences,
+    2: _create_profiles,
+}
 """What brings a database from the version before to each version."""

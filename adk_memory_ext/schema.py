@@ -3,17 +3,29 @@
 `memext_sessions` gives each of ADK's sessions a short integer key, its place in lists and the
 number of its last record; `memext_events` gives each event its sequence. Neither repeats what
 ADK's tables hold, so that dropping them loses order by sequence and titles, and nothing else.
+`memext_profile_users` and `memext_profile_facts` hold what nothing else does: profiles.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from sqlalchemy import BigInteger, Column, Index, Integer, MetaData, String, Table, UniqueConstraint
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+from sqlalchemy.dialects.mysql import MEDIUMTEXT
 
 from adk_memory_ext.adk_tables import ID_LENGTH, NAME_LENGTH
 
-VERSION: Final = 1
+VERSION: Final = 2
 """The schema version that this code writes; `migrations` brings a database to it."""
 
 # SQLite's INTEGER PRIMARY KEY is the row's own key (https://www.sqlite.org/rowidtable.html).
@@ -70,5 +82,46 @@ memext_events: Final = Table(
     Column("session_key", _KEY, primary_key=True, autoincrement=False),
     Column("sequence", BigInteger, primary_key=True, autoincrement=False),
     Column("event_id", String(ID_LENGTH), nullable=False),
+    sqlite_with_rowid=False,
+)
+
+memext_profile_users: Final = Table(
+    "memext_profile_users",
+    metadata,
+    Column("app_name", String(ID_LENGTH), primary_key=True),
+    Column("user_id", String(ID_LENGTH), primary_key=True),
+    # A random number that tells a profile from a later one of the same user.
+    Column("incarnation", BigInteger, nullable=False),
+    # Numbers the writes; whoever writes locks this row.
+    Column("revision", BigInteger, nullable=False),
+    # The time of the newest write: the next one is later, whatever the clock says.
+    Column("written_microseconds", BigInteger, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+_FACT_NAME_LENGTH: Final = 64
+
+memext_profile_facts: Final = Table(
+    "memext_profile_facts",
+    metadata,
+    Column("app_name", String(ID_LENGTH), primary_key=True),
+    Column("user_id", String(ID_LENGTH), primary_key=True),
+    # 0 while the value is current, else the revision that replaced it: so the primary key holds
+    # one current value a fact, and a profile's current values lie side by side.
+    Column("retired_revision", BigInteger, primary_key=True, autoincrement=False),
+    Column("subject", String(_FACT_NAME_LENGTH), primary_key=True),
+    Column("fact_key", String(_FACT_NAME_LENGTH), primary_key=True),
+    Column("revision", BigInteger, nullable=False),
+    Column("supersedes", BigInteger, nullable=True),
+    Column("kind", String(16), nullable=False),
+    Column("status", String(16), nullable=False),
+    Column("sensitivity", String(16), nullable=False),
+    # JSON: values with confidence, times and sources; names of agents; keys.
+    Column("claims", Text().with_variant(MEDIUMTEXT(), "mysql"), nullable=False),
+    Column("visible_to", Text().with_variant(MEDIUMTEXT(), "mysql"), nullable=False),
+    Column("derived_from", Text().with_variant(MEDIUMTEXT(), "mysql"), nullable=False),
+    Column("created_microseconds", BigInteger, nullable=False),
+    Column("expires_microseconds", BigInteger, nullable=True),
+    Column("retired_microseconds", BigInteger, nullable=True),
     sqlite_with_rowid=False,
 )

@@ -17,6 +17,7 @@ from adk_memory_ext.appends import Appends, OnDirectWrite
 from adk_memory_ext.arrivals import Arrivals
 from adk_memory_ext.errors import CapabilityError, ConfigurationError, StoreUnavailableError
 from adk_memory_ext.loaded_sessions import take_over, watched
+from adk_memory_ext.profiles import Profiles
 from adk_memory_ext.scoped_state import ChangesState, ScopedState
 from adk_memory_ext.state_changes import change_in
 from adk_memory_ext.turn_queue import TurnQueue
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from google.adk.events.event import Event
     from google.adk.sessions.session import Session
 
+    from adk_memory_ext.facts import ProfileLimits
     from adk_memory_ext.json_values import OnBadValue
     from adk_memory_ext.records import SessionPage
     from adk_memory_ext.sql_sessions import Database
@@ -80,6 +82,7 @@ class DurableSessionService(BaseSessionService):
         on_direct_write: What to do at an append when a key was changed in `session.state` itself,
             also inside its value, where ADK records nothing. `keep` stores it with that event and
             warns once a key; `refuse` takes the change back and raises `StateRejectedError`.
+        profile_limits: What a user's profile may hold; None for the defaults.
 
     Raises:
         ConfigurationError: When the URL is wrong, or the wrapped service has a database.
@@ -91,6 +94,7 @@ class DurableSessionService(BaseSessionService):
         *,
         store: str | None = None,
         on_direct_write: OnDirectWrite = "keep",
+        profile_limits: ProfileLimits | None = None,
     ) -> None:
         if on_direct_write not in get_args(OnDirectWrite):
             raise ConfigurationError(
@@ -114,6 +118,8 @@ class DurableSessionService(BaseSessionService):
         )
         self.state: Final = ScopedState(wrapped)
         """Changes state from outside a turn."""
+        self.profiles: Final = Profiles(self, self._database, profile_limits)
+        """Saves, recalls and forgets facts about users."""
 
     @classmethod
     def from_url(
@@ -122,6 +128,7 @@ class DurableSessionService(BaseSessionService):
         *,
         on_bad_value: OnBadValue = "refuse",
         on_direct_write: OnDirectWrite = "keep",
+        profile_limits: ProfileLimits | None = None,
         **options: Any,
     ) -> Self:
         """Returns a service over the database at `url`, which it opens, owns and closes.
@@ -136,6 +143,7 @@ class DurableSessionService(BaseSessionService):
                 the nearest one and list its path in the event's
                 `custom_metadata["memext_replaced"]`.
             on_direct_write: As in `DurableSessionService`.
+            profile_limits: What a user's profile may hold; None for the defaults.
             **options: The fields of `adk_memory_ext.database.DatabaseOptions`.
 
         Raises:
@@ -146,7 +154,7 @@ class DurableSessionService(BaseSessionService):
         from adk_memory_ext.sql_sessions import SqlSessionService
 
         wrapped = SqlSessionService.from_url(url, on_bad_value=on_bad_value, **options)
-        service = cls(wrapped, on_direct_write=on_direct_write)
+        service = cls(wrapped, on_direct_write=on_direct_write, profile_limits=profile_limits)
         service._close_wrapped = wrapped.close
         return service
 

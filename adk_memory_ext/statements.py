@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from sqlalchemy import (
     and_,
-    bindparam,
     delete,
     exists,
     func,
@@ -29,21 +28,22 @@ from sqlalchemy.dialects.postgresql import insert as postgresql_insert
 from adk_memory_ext.adk_tables import app_states, events, sessions, user_states
 from adk_memory_ext.errors import StateRejectedError
 from adk_memory_ext.exact_match import IsExactly
+from adk_memory_ext.fact_statements import fact_clauses
 from adk_memory_ext.json_values import encode, exact_for_jsonb
+from adk_memory_ext.parameters import PREFIX as _PREFIX
+from adk_memory_ext.parameters import given as _given
 from adk_memory_ext.schema import memext_events, memext_sessions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from sqlalchemy import BindParameter, ColumnElement, FromClause, Table
+    from sqlalchemy import ColumnElement, FromClause, Table
     from sqlalchemy.engine import Connection, Dialect
     from sqlalchemy.sql import ClauseElement
-    from sqlalchemy.types import TypeEngine
 
 _EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001  # ADK's columns hold UTC without a zone
 _MICROSECOND: Final = timedelta(microseconds=1)
 _ONE: Final[ColumnElement[int]] = literal_column("1")
-_PREFIX: Final = "given_"
 _SURELY_TAKEN: Final = 500_000
 """Characters that every MySQL server takes in one statement, but for one set up to take less."""
 _ROOM_FOR_THE_REST: Final = 16_384
@@ -179,11 +179,6 @@ def _compile(clause: ClauseElement, dialect: Dialect) -> Statement:
     )
 
 
-def _given(name: str, type_: TypeEngine[Any] | None = None) -> BindParameter[Any]:
-    """A parameter; the prefix is there because Core keeps the names of columns for itself."""
-    return bindparam(_PREFIX + name, type_=type_)
-
-
 def _own(table: Table | FromClause, session: str = "session_id") -> ColumnElement[bool]:
     """The condition that a row belongs to the session of the parameters."""
     return and_(
@@ -201,6 +196,7 @@ def _clauses(dialect: str) -> dict[str, ClauseElement]:
         **_scopes("app", app_states, lock=dialect != "sqlite"),
         **_scopes("user", user_states, lock=dialect != "sqlite"),
         **_deleting(),
+        **fact_clauses(lock=dialect != "sqlite"),
     }
 
 

@@ -28,6 +28,10 @@ class Effort:
     """Sessions of the user whose sessions are listed."""
     listed_many: int
     """The same, for the pages that must cost no more."""
+    facts: int
+    """Profile facts in the small database."""
+    facts_many: int
+    """The same in the large one, whose recalls must cost no more."""
     profile_seconds: float
 
     @property
@@ -49,6 +53,8 @@ FULL: Final = Effort(
     list_rounds=9,
     listed=10_000,
     listed_many=100_000,
+    facts=10_000,
+    facts_many=1_000_000,
     profile_seconds=15,
 )
 QUICK: Final = Effort(
@@ -64,6 +70,8 @@ QUICK: Final = Effort(
     list_rounds=3,
     listed=10_000,
     listed_many=20_000,
+    facts=10_000,
+    facts_many=100_000,
     profile_seconds=4,
 )
 TINY: Final = Effort(
@@ -79,6 +87,8 @@ TINY: Final = Effort(
     list_rounds=1,
     listed=60,
     listed_many=120,
+    facts=100,
+    facts_many=200,
     profile_seconds=0.3,
 )
 EFFORTS: Final = {effort.name: effort for effort in (FULL, QUICK, TINY)}

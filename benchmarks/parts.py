@@ -17,6 +17,7 @@ from benchmarks.contenders import CONCURRENT, SERVER, SQLITE, installed
 from benchmarks.histories import measure_histories
 from benchmarks.listings import measure_listings
 from benchmarks.profile_append import profile_appends
+from benchmarks.profile_facts import measure_profile_facts
 from benchmarks.turns import measure_turns
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ PARTS: Final = {
     "history": "length of the history, SQLite",
     "list": "list of sessions, SQLite",
     "turn": "a turn with the plugin, SQLite",
+    "profile_facts": "facts about users, SQLite",
     "postgresql-append": "one conversation, PostgreSQL",
     "postgresql-concurrent": "many conversations at once, PostgreSQL",
     "profile": "where the time of an append goes",
@@ -46,6 +48,7 @@ _ON_FILE: Final[dict[str, Callable[..., Awaitable[Measured]]]] = {
     "history": measure_histories,
     "list": measure_listings,
     "turn": measure_turns,
+    "profile_facts": measure_profile_facts,
     "profile": profile_appends,
 }
 """Those that need no server."""

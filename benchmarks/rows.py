@@ -103,6 +103,7 @@ def rows(effort: Effort) -> list[Row]:
         *_history_rows(effort),
         *_list_rows(effort),
         *_turn_rows(),
+        *_fact_rows(effort),
         *_postgresql_rows(effort),
     ]
 
@@ -225,6 +226,20 @@ def _turn_rows() -> list[Row]:
             ours=Side(contender=OURS, quantity=WITH, words="with `MemoryPlugin()`"),
             kind="added",
             must=1.5,
+        ),
+    ]
+
+
+def _fact_rows(effort: Effort) -> list[Row]:
+    few, many = effort.facts, effort.facts_many
+    return [
+        Row(
+            title="recall of a profile, by facts in the database",
+            theirs=Side(contender=OURS, quantity=f"recall_ms/{few}", words=f"of {few:,}"),
+            ours=Side(contender=OURS, quantity=f"recall_ms/{many}", words=f"of {many:,}"),
+            kind="cost",
+            must=1.2,
+            aim=1.1,
         ),
     ]
 

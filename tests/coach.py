@@ -12,7 +12,7 @@ from google.adk.runners import Runner
 from google.adk.sessions import InMemorySessionService
 from google.genai import types
 
-from adk_memory_ext import DurableSessionService, MemoryPlugin
+from adk_memory_ext import DurableSessionService, MemoryPlugin, PreloadProfile
 from conversation import texts
 from resume_coach.agent import root_agent
 from resume_coach.learning_plan import PLAN_KEY, LearningPlan, stored_plan
@@ -126,7 +126,7 @@ async def converse(
     """
     sessions = sessions or DurableSessionService(InMemorySessionService())
     agent = root_agent.clone({"model": model or OfflineCoach()})
-    app = App(name=APP_NAME, root_agent=agent, plugins=[MemoryPlugin()])
+    app = App(name=APP_NAME, root_agent=agent, plugins=[MemoryPlugin(profile=PreloadProfile())])
     session = await sessions.get_or_create_session(
         app_name=APP_NAME, user_id=USER_ID, session_id=SESSION_ID, state=dict(state or {})
     )

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 ROOT: Final = Path(__file__).parents[1]
 PROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
+CONSTANTS: Final = {"PROFILE_INSTRUCTION", "__version__"}
+"""Public texts, which carry no docstring."""
+
 
 def run_python(code: str, **environment: str) -> str:
     """Returns what `code` prints in a fresh interpreter that knows only `environment`."""
@@ -69,7 +72,7 @@ print(json.dumps(sorted(new - set(sys.stdlib_module_names))))
     assert set(json.loads(run_python(code))) <= {"adk_memory_ext", "google"}
 
 
-@pytest.mark.parametrize("name", sorted(set(adk_memory_ext.__all__) - {"__version__"}))
+@pytest.mark.parametrize("name", sorted(set(adk_memory_ext.__all__) - CONSTANTS))
 def test_each_public_name_is_there_and_documented(name: str) -> None:
     """A name in `__all__` can be imported and says by itself what it is."""
     value = getattr(adk_memory_ext, name)
@@ -81,8 +84,9 @@ def test_public_names_are_sorted_and_listed() -> None:
     """`__all__` is in order and is what `dir` and a star import show."""
     scope: dict[str, Any] = {}
     exec("from adk_memory_ext import *", scope)  # noqa: S102  # what a user may write
-    assert list(adk_memory_ext.__all__) == sorted(adk_memory_ext.__all__)
-    assert dir(adk_memory_ext) == adk_memory_ext.__all__
+    constants_first = sorted(adk_memory_ext.__all__, key=lambda name: (not name.isupper(), name))
+    assert list(adk_memory_ext.__all__) == constants_first
+    assert dir(adk_memory_ext) == sorted(adk_memory_ext.__all__)
     assert set(adk_memory_ext.__all__) <= set(scope)
 
 

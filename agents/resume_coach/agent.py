@@ -7,7 +7,7 @@ from google.adk.agents import LlmAgent
 from google.adk.apps import App
 from google.adk.models import BaseLlm
 
-from adk_memory_ext import MemoryPlugin
+from adk_memory_ext import MemoryPlugin, PreloadProfile, ProfileToolset
 
 from .catalogue import lookup_resources
 from .evidence import verify_evidence
@@ -44,7 +44,9 @@ root_agent = LlmAgent(
     model=choose_model(os.environ),
     instruction=INSTRUCTION,
     before_agent_callback=take_in_documents,
-    tools=[verify_evidence, lookup_resources, validate_learning_plan],
+    tools=[verify_evidence, lookup_resources, validate_learning_plan, ProfileToolset()],
 )
 
-app = App(name="resume_coach", root_agent=root_agent, plugins=[MemoryPlugin()])
+app = App(
+    name="resume_coach", root_agent=root_agent, plugins=[MemoryPlugin(profile=PreloadProfile())]
+)

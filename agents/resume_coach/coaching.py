@@ -14,6 +14,7 @@ from .planning import Hours, blocks_needed, grows, resize_week, spread
 from .reading import (
     Familiarity,
     WeekChange,
+    asks_to_remember,
     evidence,
     familiarity,
     label_and_text,
@@ -49,13 +50,16 @@ def next_step(transcript: Transcript) -> Step:
     pasted = transcript.newest.pasted
     words = pasted.own_words
     say = WORDINGS[language_of(words or transcript.newest.message)]
+    changes, hours = week_changes(words), weekly_hours(words)
+    is_new = hours is not None and transcript.newest.last("save_profile") is None
+    if is_new and not changes and asks_to_remember(words):
+        return Call("save_profile", {"key": "weekly-hours", "value": hours, "kind": "constraint"})
     if pasted.resume or pasted.job_ad:
         return _analyse(transcript, say)
-    changes, hours = week_changes(words), weekly_hours(words)
     if changes and (transcript.plan or hours is None):
         return _revise(transcript, say, changes)
     if hours is not None or wants_plan(words):
-        return _plan(transcript, say, hours)
+        return _plan(transcript, say, transcript.known_hours if hours is None else hours)
     if _gap_told_earlier(transcript) is None:
         return _analyse(transcript, say)
     return say.offer

@@ -19,6 +19,7 @@ _WISH = re.compile(
     r"want to learn|would like to learn|plan to learn|interested in|想學|想要學|希望學"
 )
 _PLAN = re.compile(r"\bplan\b|\bschedule\b|計畫|計劃|计划|規劃|安排")
+_REMEMBER = re.compile(r"(?<!not )(?<!n't )\bremember\b|(?<![不別别])(?<!不要)(?:記住|记住|記得)")
 _PER_WEEK = r"(?:(?:a|per|each|every|/)\s*week|weekly|(?<!第)[每一]\s*(?:週|周|個?星期|個?禮拜))"
 _HOURS_A_WEEK = re.compile(rf"{HOURS}\s*{_PER_WEEK}")
 _A_WEEK_HOURS = re.compile(rf"{_PER_WEEK}[^.。;；\n\d]{{0,12}}?{HOURS}")
@@ -105,6 +106,11 @@ def _sentences(text: str) -> list[str]:
         content = line[bullet.end() :] if bullet else line
         found += [match.group().strip() for match in _SENTENCE.finditer(content)]
     return [sentence for sentence in found if sentence]
+
+
+def asks_to_remember(text: str) -> bool:
+    """Returns whether the person asks to remember something for later conversations."""
+    return _REMEMBER.search(folded(text)) is not None
 
 
 def wants_plan(text: str) -> bool:

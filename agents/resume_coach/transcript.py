@@ -52,6 +52,8 @@ class Transcript:
     job_ad: str
     plan: LearningPlan | None
     """The accepted plan in the system text or, failing that, in an earlier tool answer."""
+    known_hours: float | None
+    """The hours a week in the user profile of the system text."""
     turns: list[Turn]
     """The turns of the contents, oldest first; never empty."""
 
@@ -61,12 +63,22 @@ class Transcript:
         system = system_text(request)
         turns = _turns(request.contents)
         plan = stored_plan(section(system, "accepted_plan")) or _accepted_earlier(turns)
-        return cls(section(system, "resume"), section(system, "job_advertisement"), plan, turns)
+        documents = section(system, "resume"), section(system, "job_advertisement")
+        return cls(*documents, plan, _known_hours(system), turns)
 
     @property
     def newest(self) -> Turn:
         """The turn that the model is to continue."""
         return self.turns[-1]
+
+
+def _known_hours(system: str) -> float | None:
+    """Returns `weekly-hours` of the profile that stands behind the instruction; None without."""
+    for line in section(system, "user_profile").splitlines()[1:]:
+        fact = json.loads(line)
+        if fact["key"] == "weekly-hours" and isinstance(fact.get("value"), int | float):
+            return float(fact["value"])
+    return None
 
 
 def system_text(request: LlmRequest) -> str:

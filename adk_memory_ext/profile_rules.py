@@ -1,0 +1,242 @@
+"""Which value of a fact wins, what falls with it, and in which order facts are recalled.
+
+Pure functions over a profile as one mapping; nothing here knows a database.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import unicodedata
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+
+from adk_memory_ext.facts import Claim, Fact, FactKey, Provenance
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from adk_memory_ext.facts import NewFact, Outcome
+
+Profile: TypeAlias = "Mapping[FactKey, Fact]"
+"""A user's current facts."""
+
+_MOST_CLAIMS: Final = 8
+"""Values that contradict each other; of more, the oldest are dropped."""
+_MOST_SOURCES: Final = 32
+"""Sessions that are noted for one value: the first, and the newest."""
+
+
+def canonical(value: object) -> str:
+    """Returns a text that is equal for equal JSON values only: 1, 1.0 and true are three."""
+    return json.dumps(value, ensure_ascii=False, sort_keys=True)
+
+
+def is_expired(fact: Fact, now: float) -> bool:
+    """Whether a fact is no longer to be recalled; times in UTC epoch seconds."""
+    return fact.expires_at is not None and fact.expires_at <= now
+
+
+def is_visible(fact: Fact, agent: str | None) -> bool:
+    """Whether an agent may recall a fact; None is the application itself."""
+    return agent is None or not fact.visible_to or agent in fact.visible_to
+
+
+def save(profile: Profile, new: NewFact, now: float) -> tuple[Outcome, dict[FactKey, Fact]]:
+    """Returns what becomes of a fact, and the profile after it.
+
+    An inferred value never replaces a stated one, nor one observed earlier one observed later.
+    An equal value is a confirmation; inferred values that contradict each other stay side by side.
+    When a value is replaced, what was derived from it goes.
+
+    Args:
+        profile: The user's current facts.
+        new: The fact; `observed_at` is set.
+        now: UTC epoch seconds.
+    """
+    after = dict(profile)
+    name = (new.subject, new.key)
+    current = profile.get(name)
+    if current is None:
+        after[name] = _fact(new)
+        return "created", after
+    outcome, fact = _decide(current, new, now)
+    after[name] = fact
+    if outcome == "updated" and canonical(current.value) != canonical(fact.value):
+        for derived in derived_names(profile.values(), [name]):
+            after.pop(derived, None)
+    return outcome, after
+
+
+def _decide(current: Fact, new: NewFact, now: float) -> tuple[Outcome, Fact]:
+    (claim,) = _fact(new).claims
+    is_over = is_expired(current, now)
+    if not is_over and (confirmed := _confirmed(current, claim)) is not None:
+        is_promoted = new.status == "stated" and current.status == "inferred"
+        if not is_promoted:
+            return "confirmed", confirmed
+        if canonical(current.value) == canonical(new.value):
+            (first, *_) = confirmed.claims
+            # What the user said has its own confidence, and settles a conflict.
+            stated = replace(
+                first,
+                confidence=claim.confidence,
+                observed_at=max(first.observed_at, claim.observed_at),
+            )
+            return "updated", replace(_fact(new), claims=(stated,))
+    if not is_over and current.status == "stated" and new.status == "inferred":
+        return "kept_stated", current
+    if not is_over and current.status == new.status == "inferred":
+        return "conflict", replace(
+            current, claims=_in_order([*current.claims, claim])[:_MOST_CLAIMS]
+        )
+    if claim.observed_at < current.observed_at:
+        return "kept_newer", current
+    return "updated", _fact(new)
+
+
+def _fact(new: NewFact) -> Fact:
+    observed = new.observed_at or 0.0
+    claim = Claim(
+        value=new.value,
+        confidence=new.confidence,
+        observed_at=observed,
+        last_confirmed=observed,
+        sources=(new.provenance,) if new.provenance != Provenance() else (),
+    )
+    return Fact(
+        subject=new.subject,
+        key=new.key,
+        claims=(claim,),
+        kind=new.kind,
+        status=new.status,
+        sensitivity=new.sensitivity,
+        visible_to=new.visible_to,
+        derived_from=new.derived_from,
+        expires_at=new.expires_at,
+    )
+
+
+def _confirmed(fact: Fact, claim: Claim) -> Fact | None:
+    """Returns the fact with an equal claim confirmed; None if it has no equal one."""
+    text = canonical(claim.value)
+    for index, known in enumerate(fact.claims):
+        if canonical(known.value) == text:
+            again = replace(
+                known,
+                last_confirmed=max(known.last_confirmed, claim.last_confirmed),
+                sources=_with_sources(known.sources, claim.sources),
+            )
+            claims = (*fact.claims[:index], again, *fact.claims[index + 1 :])
+            return replace(fact, claims=claims)
+    return None
+
+
+def _with_sources(
+    known: tuple[Provenance, ...], new: tuple[Provenance, ...]
+) -> tuple[Provenance, ...]:
+    """Returns the sources with a session that was not among them; one entry a session."""
+    seen = {(source.session_id, source.extractor) for source in known}
+    added = [source for source in new if (source.session_id, source.extractor) not in seen]
+    sources = [*known, *added]
+    return tuple(sources[:1] + sources[1:][-(_MOST_SOURCES - 1) :])
+
+
+def _in_order(claims: Iterable[Claim]) -> tuple[Claim, ...]:
+    """Returns claims in an order that does not depend on which arrived first."""
+    return tuple(
+        sorted(
+            claims,
+            key=lambda claim: (-claim.observed_at, -claim.confidence, canonical(claim.value)),
+        )
+    )
+
+
+def derived_names(facts: Iterable[Fact], names: Iterable[FactKey]) -> set[FactKey]:
+    """Returns what was derived from facts, directly or through others, without these."""
+    facts, given = tuple(facts), set(names)
+    gone = set(given)
+    while True:
+        more = {
+            fact.name
+            for fact in facts
+            if fact.name not in gone
+            and any((fact.subject, key) in gone for key in fact.derived_from)
+        }
+        if not more:
+            return gone - given
+        gone |= more
+
+
+def without_sources(
+    fact: Fact, is_gone: Callable[[Provenance], bool], facts: Literal["keep", "remove"]
+) -> Fact | None:
+    """Returns a fact without some of its sources; None if nothing supports it any more.
+
+    With `keep`, a fact that the user asked to save stays, its provenance cut.
+    """
+    claims = []
+    for claim in fact.claims:
+        left = tuple(source for source in claim.sources if not is_gone(source))
+        stays = fact.status == "stated" and facts == "keep"
+        if left or stays or left == claim.sources:
+            claims.append(replace(claim, sources=left))
+    return replace(fact, claims=tuple(claims)) if claims else None
+
+
+def in_recall_order(facts: Iterable[Fact]) -> list[Fact]:
+    """Returns facts, the most certain first, then the newest; the same order every time."""
+    return sorted(
+        facts,
+        key=lambda fact: (
+            fact.status != "stated",
+            fact.is_conflict,
+            -fact.confidence,
+            -fact.observed_at,
+            fact.name,
+        ),
+    )
+
+
+def within_budget(facts: Iterable[Fact], tokens: int | None) -> tuple[list[Fact], list[Fact]]:
+    """Returns the facts that fit into a budget, in their order, and those left out.
+
+    Args:
+        facts: In the order in which they matter.
+        tokens: The budget; None for no bound.
+    """
+    kept: list[Fact] = []
+    left_out: list[Fact] = []
+    for fact in facts:
+        cost = 0 if tokens is None else fact_tokens(fact)
+        if tokens is not None and cost > tokens:
+            left_out.append(fact)
+            continue
+        kept.append(fact)
+        tokens = None if tokens is None else tokens - cost
+    return kept, left_out
+
+
+def fact_tokens(fact: Fact) -> int:
+    """Returns an estimate of a fact's tokens as a line of a model's request."""
+    values = "".join(canonical(claim.value) for claim in fact.claims)
+    return estimated_tokens(f"{fact.subject}{fact.key}{values}") + 24
+
+
+def estimated_tokens(text: str) -> int:
+    """Returns an estimate: a wide character is a token, four others are one."""
+    wide = sum(unicodedata.east_asian_width(char) in "WF" for char in text)
+    return wide + math.ceil((len(text) - wide) / 4)
+
+
+def as_before(before: Profile, after: Profile) -> dict[FactKey, Fact]:
+    """Returns `after` with what is as it was taken from `before`, with its revision and times."""
+
+    def bare(fact: Fact) -> str:
+        claims = tuple(replace(claim, last_confirmed=0.0) for claim in fact.claims)
+        return repr(replace(fact, claims=claims, revision=0, supersedes=None, created_at=0.0))
+
+    return {
+        name: before[name] if name in before and bare(before[name]) == bare(fact) else fact
+        for name, fact in after.items()
+    }

@@ -1,0 +1,483 @@
+"""`sessions.profiles`: what is known of a user, saved by key, recalled, corrected and forgotten."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections import OrderedDict
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypeVar, get_args
+
+from adk_memory_ext import profile_rules, sql_facts
+from adk_memory_ext.errors import (
+    CapabilityError,
+    ConfigurationError,
+    FactRejectedError,
+    RevisionConflictError,
+    StoreError,
+)
+from adk_memory_ext.fact_checks import check_limits, check_name, checked_fact
+from adk_memory_ext.facts import USER, Kind, Owner, ProfileLimits, Provenance, Recalled, Saved
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Sequence
+
+    from google.adk.events.event import Event
+    from google.adk.sessions.base_session_service import BaseSessionService
+
+    from adk_memory_ext.facts import Fact, FactKey, NewFact, Outcome
+    from adk_memory_ext.profile_rules import Profile
+    from adk_memory_ext.sql_facts import ReadFacts
+    from adk_memory_ext.sql_sessions import Database
+    from adk_memory_ext.statements import Transaction
+
+    Extractor: TypeAlias = Callable[[Sequence[Event]], Iterable[NewFact]]
+
+T = TypeVar("T")
+
+_CACHED_PROFILES: Final = 512
+"""Users whose facts are kept in memory; a user's are used only while the database has no newer."""
+_OPEN_TURNS: Final = 4_096
+"""Turns that may have saves waiting for their end; of more, the oldest are given up."""
+
+
+class Profiles:
+    """Saves, recalls and forgets profile facts: few, certain, keyed statements about a user.
+
+    A profile belongs to an app and a user; whoever calls this answers for both. Tools take them
+    from ADK's invocation.
+
+    Args:
+        service: Has the sessions that `rebuild` reads.
+        database: Where profiles are kept; None refuses every call.
+        limits: What a profile may hold.
+    """
+
+    def __init__(
+        self,
+        service: BaseSessionService,
+        database: Database | None,
+        limits: ProfileLimits | None = None,
+    ) -> None:
+        self._service = service
+        self._database = database
+        self._limits = check_limits(limits or ProfileLimits())
+        self._extractors: dict[str, Extractor] = {}
+        self._cache: OrderedDict[Owner, ReadFacts] = OrderedDict()
+        self._read_at: dict[Owner, float] = {}
+        self._waiting: OrderedDict[str, list[tuple[Owner, NewFact, int | None]]] = OrderedDict()
+
+    @property
+    def limits(self) -> ProfileLimits:
+        """What a profile may hold."""
+        return self._limits
+
+    @property
+    def available(self) -> bool:
+        """Whether there is a database for profiles."""
+        return self._database is not None
+
+    async def save(
+        self, fact: NewFact, *, app_name: str, user_id: str, expected_revision: int | None = None
+    ) -> Saved:
+        """Saves a fact under its key and says what is current now.
+
+        An inferred value never replaces a stated one, and one observed earlier never replaces one
+        observed later, however late it arrives. An equal value only confirms the fact. Inferred
+        values that contradict each other are kept side by side. A correction removes what was
+        derived from the old value.
+
+        Args:
+            fact: The fact.
+            app_name: The app.
+            user_id: The user.
+            expected_revision: The revision that the writer has seen, 0 for no fact; None to save
+                whatever there is.
+
+        Raises:
+            FactRejectedError: When the fact cannot be kept, or the profile is full.
+            RevisionConflictError: When the fact has another revision.
+            CapabilityError: When the service has no database.
+            StoreError: When the database did not answer.
+
+            After each of these nothing was written.
+        """
+        owner = _owner(app_name, user_id)
+        checked = checked_fact(fact, self._limits, time.time())
+        return await self._write(
+            owner, lambda tx: self._save(tx, owner, checked, expected_revision)
+        )
+
+    def _save(self, tx: Transaction, owner: Owner, new: NewFact, expected: int | None) -> Saved:
+        name = (new.subject, new.key)
+        before: dict[FactKey, Fact] = {}
+
+        def change(profile: Profile, now: float) -> tuple[Outcome, dict[FactKey, Fact]]:
+            before.update(profile)
+            known = profile.get(name)
+            actual = 0 if known is None else known.revision
+            if expected is not None and expected != actual:
+                raise RevisionConflictError(new.key, expected, actual)
+            if known is None:
+                self._refuse_full(profile, new.key, now)
+            return profile_rules.save(profile, new, now)
+
+        outcome, after = sql_facts.change_profile(tx, owner, change)
+        removed = tuple(sorted(key for _subject, key in before.keys() - after.keys()))
+        return Saved(outcome=outcome, fact=_own_copy(after[name]), removed=removed)
+
+    def _refuse_full(self, profile: Profile, key: str, now: float) -> None:
+        count = sum(not profile_rules.is_expired(fact, now) for fact in profile.values())
+        if count >= self._limits.keys_per_user:
+            raise FactRejectedError(
+                key, f"finds the profile full: it holds {self._limits.keys_per_user:,} facts"
+            )
+
+    async def recall(
+        self,
+        keys: Collection[str] | None = None,
+        kinds: Collection[Kind] | None = None,
+        as_of: datetime | float | None = None,
+        *,
+        app_name: str,
+        user_id: str,
+        subject: str | None = None,
+        agent: str | None = None,
+        include_sensitive: bool = True,
+        budget_tokens: int | None = 1_000,
+        on_unavailable: Literal["partial", "raise"] = "partial",
+    ) -> Recalled:
+        """Returns the unexpired facts of a user: stated before inferred, certain, then newest.
+
+        Args:
+            keys: Only these; None for all.
+            kinds: Only these; None for all.
+            as_of: The facts that were current at that time (UTC epoch seconds or a datetime with a
+                zone), from history; None for now.
+            app_name: The app.
+            user_id: The user.
+            subject: Only facts about it; None for all subjects.
+            agent: The agent that asks; facts that it may not see are not mentioned. None is the
+                application, which sees all.
+            include_sensitive: Also those marked as sensitive.
+            budget_tokens: How many tokens they may take, estimated; None for any number.
+            on_unavailable: What to do when the database cannot be read: answer what was read
+                before, marked as partial, or raise.
+
+        Raises:
+            FactRejectedError: When a key is no slug.
+            ConfigurationError: When another argument has no meaning.
+            CapabilityError: When the service has no database.
+            StoreError: When the database did not answer and `on_unavailable` is `raise`.
+        """
+        owner = _owner(app_name, user_id)
+        moment = _moment(as_of)
+        _check_recall(keys, kinds, subject, budget_tokens)
+        facts, missing = await self._read(owner, moment, raises=on_unavailable == "raise")
+        now = time.time() if moment is None else moment
+        wanted = [
+            fact
+            for fact in facts
+            if (keys is None or fact.key in keys)
+            and (kinds is None or fact.kind in kinds)
+            and (subject is None or fact.subject == subject)
+            and (include_sensitive or fact.sensitivity == "normal")
+            and profile_rules.is_visible(fact, agent)
+            and not profile_rules.is_expired(fact, now)
+        ]
+        ordered = profile_rules.in_recall_order(wanted)
+        kept, left_out = profile_rules.within_budget(ordered, budget_tokens)
+        return Recalled(
+            facts=tuple(_own_copy(fact) for fact in kept),
+            left_out=tuple(fact.key for fact in left_out),
+            partial=bool(missing),
+            missing=missing,
+        )
+
+    async def history(
+        self, key: str, *, app_name: str, user_id: str, subject: str = USER
+    ) -> tuple[Fact, ...]:
+        """Returns every value that a fact has had, the current one last; empty when forgotten."""
+        owner = _owner(app_name, user_id)
+        name = (check_name("subject", subject), check_name("key", key))
+        read = await self._required().read(lambda tx: sql_facts.read_history(tx, owner))
+        return tuple(_own_copy(fact) for fact in read.facts if fact.name == name)
+
+    async def forget(
+        self, key: str, *, app_name: str, user_id: str, subject: str = USER
+    ) -> tuple[str, ...]:
+        """Deletes a fact with its history, and what was derived from it.
+
+        Returns:
+            The keys that were there; empty if there was nothing.
+        """
+        owner = _owner(app_name, user_id)
+        name = (check_name("subject", subject), check_name("key", key))
+        return await self._write(owner, lambda tx: sql_facts.forget(tx, owner, [name]))
+
+    async def forget_all(self, *, app_name: str, user_id: str) -> tuple[str, ...]:
+        """Deletes every fact of a user with its history, and returns the keys that were there."""
+        owner = _owner(app_name, user_id)
+        return await self._write(owner, lambda tx: sql_facts.forget(tx, owner, None))
+
+    async def delete_user(self, *, app_name: str, user_id: str) -> int:
+        """Deletes every row of a user's profile; returns how many values there were, old ones too.
+
+        For the erasure of a user: not even the number of their writes stays.
+        """
+        owner = _owner(app_name, user_id)
+        return await self._write(owner, lambda tx: sql_facts.delete_profile(tx, owner))
+
+    async def cut_session(
+        self,
+        *,
+        app_name: str,
+        user_id: str,
+        session_id: str,
+        facts: Literal["keep", "remove"] = "keep",
+    ) -> tuple[str, ...]:
+        """Takes a session out of the profile and its history; for the erasure of that session.
+
+        What the user asked to save stays with its provenance cut, unless `facts` is `remove`. An
+        inferred fact that only this session supports goes.
+
+        Returns:
+            The keys of the facts that went.
+        """
+        if facts not in ("keep", "remove"):
+            raise ConfigurationError(f"facts must be 'keep' or 'remove', not {facts!r}.")
+        from adk_memory_ext.ids import session_identity
+
+        owner = _owner(app_name, user_id)
+        session = session_identity(app_name, user_id, session_id)
+        return await self._write(owner, lambda tx: sql_facts.cut_session(tx, session, owner, facts))
+
+    # -- facts that follow from the log ------------------------------------------------------
+
+    def register_extractor(self, name: str, extractor: Extractor) -> None:
+        """Registers a pure function of events that finds inferred facts, for `rebuild`.
+
+        Raises:
+            ConfigurationError: When the name is taken or no slug.
+        """
+        try:
+            check_name("name", name)
+        except FactRejectedError as error:
+            raise ConfigurationError(f"The extractor's name {error.reason}.") from None
+        if name in self._extractors:
+            raise ConfigurationError(f"There is an extractor {name!r} already.")
+        self._extractors[name] = extractor
+
+    async def rebuild(self, *, app_name: str, user_id: str, session_id: str) -> tuple[Saved, ...]:
+        """Derives a session's inferred facts from its log anew, by the registered extractors.
+
+        What they had found in that session before is replaced; the same log gives the same facts,
+        and nothing is written where nothing differs. Facts from elsewhere stay.
+
+        Returns:
+            What came of each fact that was found.
+
+        Raises:
+            SessionNotFoundError: When there is no such session.
+            FactRejectedError: When an extractor found what cannot be kept. Nothing was written.
+        """
+        from google.adk.errors.session_not_found_error import SessionNotFoundError
+
+        owner = _owner(app_name, user_id)
+        self._required()
+        session = await self._service.get_session(
+            app_name=app_name, user_id=user_id, session_id=session_id
+        )
+        if session is None:
+            raise SessionNotFoundError(f"Session {session_id} not found.")
+        found = self._extracted(session_id, session.events)
+        return await self._write(owner, lambda tx: self._replace(tx, owner, session_id, found))
+
+    def _extracted(self, session_id: str, events: Sequence[Event]) -> list[NewFact]:
+        last = events[-1].timestamp if events else 0.0
+        found = []
+        for name, extractor in self._extractors.items():
+            for fact in extractor(tuple(events)):
+                provenance = replace(fact.provenance, session_id=session_id, extractor=name)
+                new = replace(
+                    fact,
+                    status="inferred",
+                    provenance=provenance,
+                    observed_at=last if fact.observed_at is None else fact.observed_at,
+                )
+                found.append(checked_fact(new, self._limits, max(last, time.time())))
+        return found
+
+    def _replace(
+        self, tx: Transaction, owner: Owner, session_id: str, found: list[NewFact]
+    ) -> tuple[Saved, ...]:
+        def is_old(source: Provenance) -> bool:
+            return source.session_id == session_id and source.extractor is not None
+
+        def change(
+            profile: Profile, now: float
+        ) -> tuple[list[tuple[FactKey, Outcome]], dict[FactKey, Fact]]:
+            rest = {
+                name: left
+                for name, fact in profile.items()
+                if (left := profile_rules.without_sources(fact, is_old, "keep")) is not None
+            }
+            outcomes = []
+            for new in found:
+                if (new.subject, new.key) not in rest:
+                    self._refuse_full(rest, new.key, now)
+                outcome, rest = profile_rules.save(rest, new, now)
+                outcomes.append(((new.subject, new.key), outcome))
+            return outcomes, profile_rules.as_before(profile, rest)
+
+        outcomes, after = sql_facts.change_profile(tx, owner, change)
+        return tuple(
+            Saved(outcome=outcome, fact=_own_copy(after[name])) for name, outcome in outcomes
+        )
+
+    # -- saves that wait for the end of a turn -----------------------------------------------
+
+    def begin_turn(self, invocation_id: str) -> None:
+        """Lets saves of a turn wait for its end; called by the `PreloadProfile` plugin."""
+        self._waiting.setdefault(invocation_id, [])
+        while len(self._waiting) > _OPEN_TURNS:
+            self._waiting.popitem(last=False)
+
+    def save_at_end(
+        self,
+        fact: NewFact,
+        *,
+        invocation_id: str,
+        app_name: str,
+        user_id: str,
+        expected_revision: int | None = None,
+    ) -> None:
+        """Has a fact saved when the turn ends, and not at all if the turn fails.
+
+        Raises:
+            FactRejectedError: When the fact cannot be kept.
+            ConfigurationError: When nobody would notice the turn's end.
+        """
+        owner = _owner(app_name, user_id)
+        checked = checked_fact(fact, self._limits, time.time())
+        if invocation_id not in self._waiting:
+            raise ConfigurationError(
+                "Saves can wait for the end of a turn only with the plugin PreloadProfile, or with"
+                " MemoryPlugin(profile=PreloadProfile())."
+            )
+        self._waiting[invocation_id].append((owner, checked, expected_revision))
+
+    async def end_turn(self, invocation_id: str, *, failed: bool = False) -> tuple[Saved, ...]:
+        """Saves what waited for the end of a turn, in its order; after a failed turn nothing."""
+        waiting = self._waiting.pop(invocation_id, [])
+        if failed or not waiting:
+            return ()
+        owner = waiting[0][0]  # a turn has one user
+
+        def work(tx: Transaction) -> tuple[Saved, ...]:
+            return tuple(
+                self._save(tx, owner, fact, expected) for _owner, fact, expected in waiting
+            )
+
+        return await self._write(owner, work)
+
+    # -- the database ------------------------------------------------------------------------
+
+    def _required(self) -> Database:
+        if self._database is None:
+            raise CapabilityError(
+                f"{type(self._service).__name__} has no place for profiles; give one:"
+                ' DurableSessionService(…, store="sqlite:///.sessions/memory.db").'
+            )
+        return self._database
+
+    async def _write(self, owner: Owner, work: Callable[[Transaction], T]) -> T:
+        return await self._required().write(work, lambda _result: self._drop(owner))
+
+    def _drop(self, owner: Owner) -> None:
+        self._cache.pop(owner, None)
+
+    async def _read(
+        self, owner: Owner, moment: float | None, *, raises: bool
+    ) -> tuple[tuple[Fact, ...], tuple[str, ...]]:
+        """Returns facts, and what is missing of them."""
+        database = self._required()
+        try:
+            if moment is not None:
+                read = await database.read(lambda tx: sql_facts.read_history(tx, owner))
+                return _as_of(read.facts, moment), read.unreadable
+            known = self._cache.get(owner)
+            read = await database.read(lambda tx: sql_facts.read_profile(tx, owner, known))
+        except StoreError:
+            if raises:
+                raise
+            known = self._cache.get(owner)
+            if known is None or moment is not None:
+                return (), ("everything: the profile could not be read, which is not an empty one",)
+            since = datetime.fromtimestamp(self._read_at[owner], UTC).isoformat(timespec="seconds")
+            return known.facts, (*known.unreadable, f"changes since {since}")
+        self._keep(owner, read)
+        return read.facts, read.unreadable
+
+    def _keep(self, owner: Owner, read: ReadFacts) -> None:
+        self._cache[owner] = read
+        self._cache.move_to_end(owner)
+        self._read_at[owner] = time.time()
+        while len(self._cache) > _CACHED_PROFILES:
+            self._read_at.pop(self._cache.popitem(last=False)[0], None)
+
+
+def _owner(app_name: str, user_id: str) -> Owner:
+    from adk_memory_ext.ids import check_owner  # brings SQLAlchemy, which not everybody needs
+
+    check_owner(app_name, "" if user_id is None else user_id)  # elsewhere None is every user
+    return Owner(app_name, user_id)
+
+
+def _own_copy(fact: Fact) -> Fact:
+    """Returns a fact whose values the caller may change without changing what is cached."""
+    if not any(isinstance(claim.value, dict | list) for claim in fact.claims):
+        return fact
+    claims = tuple(replace(claim, value=copy.deepcopy(claim.value)) for claim in fact.claims)
+    return replace(fact, claims=claims)
+
+
+def _as_of(facts: Iterable[Fact], moment: float) -> tuple[Fact, ...]:
+    return tuple(
+        fact
+        for fact in facts
+        if fact.created_at <= moment and (fact.retired_at is None or moment < fact.retired_at)
+    )
+
+
+def _moment(as_of: datetime | float | None) -> float | None:
+    if as_of is None:
+        return None
+    if isinstance(as_of, datetime):
+        if as_of.tzinfo is None:
+            raise ConfigurationError(
+                "as_of has no time zone; give it one, as in datetime.now(UTC)."
+            )
+        return as_of.timestamp()
+    if isinstance(as_of, bool) or not isinstance(as_of, int | float):
+        raise ConfigurationError("as_of is a datetime or UTC epoch seconds.")
+    return as_of
+
+
+def _check_recall(
+    keys: Collection[str] | None,
+    kinds: Collection[Kind] | None,
+    subject: str | None,
+    budget_tokens: int | None,
+) -> None:
+    if isinstance(keys, str) or isinstance(kinds, str):
+        raise ConfigurationError("keys and kinds are lists; for one write [one].")
+    for key in keys or ():
+        check_name("key", key)
+    if subject is not None:
+        check_name("subject", subject)
+    if unknown := set(kinds or ()) - set(get_args(Kind)):
+        raise ConfigurationError(f"There is no kind {min(unknown)!r}.")
+    if budget_tokens is not None and (not isinstance(budget_tokens, int) or budget_tokens < 0):
+        raise ConfigurationError("budget_tokens is a whole number from 0 on, or None.")
