@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from google.adk.plugins.base_plugin import BasePlugin
 
 from adk_memory_ext.errors import ConfigurationError
+from adk_memory_ext.profile import PreloadProfile
 from adk_memory_ext.service import DurableSessionService
 from adk_memory_ext.turns import Turns
 from adk_memory_ext.watched_state import ToolReads, current_tool
@@ -49,7 +50,8 @@ class MemoryPlugin(BasePlugin):
         turns: `Turns()` unless another one is given; None to let turns of a session collide.
         recovery: A plugin to run after `turns`.
         checkpoints: A plugin to run after `recovery`.
-        profile: A plugin to run after `checkpoints`.
+        profile: `PreloadProfile()`, which adds what is known of the user to a request, unless
+            another one is given; it runs after `checkpoints`. None to add nothing.
         history: A plugin to run last, when the model request is complete.
     """
 
@@ -60,12 +62,14 @@ class MemoryPlugin(BasePlugin):
         turns: BasePlugin | Literal["default"] | None = "default",
         recovery: BasePlugin | None = None,
         checkpoints: BasePlugin | None = None,
-        profile: BasePlugin | None = None,
+        profile: BasePlugin | Literal["default"] | None = "default",
         history: BasePlugin | None = None,
     ) -> None:
         super().__init__(name=name)
         if turns == "default":
             turns = Turns()
+        if profile == "default":
+            profile = PreloadProfile()
         given = dict(zip(PARTS, (turns, recovery, checkpoints, profile, history), strict=True))
         self._parts = tuple(part for part in given.values() if part is not None)
 
