@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     )
     from adk_memory_ext.facts import Fact, NewFact, ProfileLimits, Provenance, Recalled, Saved
     from adk_memory_ext.plugin import MemoryPlugin
+    from adk_memory_ext.policy import Redaction, StatePolicy, StateRule
     from adk_memory_ext.profile import (
         PROFILE_INSTRUCTION,
         PreloadProfile,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from adk_memory_ext.state_changes import Extend, Increment, Maximum, Remove, Union
     from adk_memory_ext.turn_queue import reject, supersede, wait
     from adk_memory_ext.turns import Turns
+    from adk_memory_ext.views import scoped
 
 __version__: Final = "0.1.0"
 
@@ -62,11 +64,14 @@ __all__ = [
     "ProfileToolset",
     "Provenance",
     "Recalled",
+    "Redaction",
     "Remove",
     "RevisionConflictError",
     "Saved",
     "SchemaVersionError",
+    "StatePolicy",
     "StateRejectedError",
+    "StateRule",
     "StoreError",
     "StoreUnavailableError",
     "TurnBusyError",
@@ -78,6 +83,7 @@ __all__ = [
     "__version__",
     "register",
     "reject",
+    "scoped",
     "supersede",
     "wait",
 ]
@@ -97,12 +103,16 @@ _MODULES: Final = {
     "ProfileToolset": "profile",
     "Provenance": "facts",
     "Recalled": "facts",
+    "Redaction": "policy",
     "Remove": "state_changes",
     "Saved": "facts",
+    "StatePolicy": "policy",
+    "StateRule": "policy",
     "Turns": "turns",
     "Union": "state_changes",
     "register": "service_uri",
     "reject": "turn_queue",
+    "scoped": "views",
     "supersede": "turn_queue",
     "wait": "turn_queue",
 }

@@ -9,6 +9,7 @@ import click
 
 from adk_memory_ext import __version__
 from adk_memory_ext.errors import MemoryExtError
+from adk_memory_ext.policy_commands import policy
 
 DEFAULT_URL: Final = "sqlite:///.sessions/sessions.db"
 
@@ -46,3 +47,6 @@ def check(url: str) -> None:
 
     for name, value in asyncio.run(describe(url)).items():
         click.echo(f"{name:<12} {value}")
+
+
+main.add_command(policy)

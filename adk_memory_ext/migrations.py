@@ -228,8 +228,27 @@ def _create_profiles(connection: Connection) -> None:
         connection.execute(text(statement))
 
 
+def _create_state_times(connection: Connection) -> None:
+    """Version 3: when state that expires was last written."""
+    collate = ""
+    if connection.dialect.name == "mysql":
+        connection.execute(text("DROP TABLE IF EXISTS memext_state_times"))
+        collate = f" COLLATE {_exact_collation(connection)}"
+    for statement in (
+        f"""CREATE TABLE memext_state_times (
+            app_name VARCHAR(128) NOT NULL, user_id VARCHAR(128) NOT NULL,
+            session_id VARCHAR(128) NOT NULL, state_key VARCHAR(256) NOT NULL,
+            written_microseconds BIGINT NOT NULL,
+            PRIMARY KEY (app_name, user_id, session_id, state_key)){collate}""",
+        """CREATE INDEX memext_state_times_by_time
+            ON memext_state_times (written_microseconds)""",
+    ):
+        connection.execute(text(statement))
+
+
 MIGRATIONS: Final[Mapping[int, Callable[[Connection], None]]] = {
     1: _create_sequences,
     2: _create_profiles,
+    3: _create_state_times,
 }
 """What brings a database from the version before to each version."""

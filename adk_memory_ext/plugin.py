@@ -9,6 +9,7 @@ from google.adk.plugins.base_plugin import BasePlugin
 
 from adk_memory_ext.errors import ConfigurationError
 from adk_memory_ext.profile import PreloadProfile
+from adk_memory_ext.refused_writes import RefusedWrites
 from adk_memory_ext.service import DurableSessionService
 from adk_memory_ext.turns import Turns
 from adk_memory_ext.watched_state import ToolReads, current_tool
@@ -26,10 +27,11 @@ if TYPE_CHECKING:
     from google.adk.tools.tool_context import ToolContext
     from google.genai import types
 
-PARTS: Final = ("turns", "recovery", "checkpoints", "profile", "history")
+PARTS: Final = ("turns", "policy", "recovery", "checkpoints", "profile", "history")
 """The parts in the order in which each callback reaches them.
 
-A turn is taken before anything reads the session; what a crash left open is settled before a
+A turn is taken before anything reads the session; a write that the policy refuses becomes the
+tool's error answer before another part sees that answer; what a crash left open is settled before a
 checkpoint is made of it; the profile joins the request before history is cut to its budget.
 """
 
@@ -48,7 +50,9 @@ class MemoryPlugin(BasePlugin):
     Args:
         name: The plugin's name, unique within a Runner.
         turns: `Turns()` unless another one is given; None to let turns of a session collide.
-        recovery: A plugin to run after `turns`.
+        policy: `RefusedWrites()` unless another one is given; None leaves refused writes to the
+            Runner, as errors.
+        recovery: A plugin to run after `policy`.
         checkpoints: A plugin to run after `recovery`.
         profile: `PreloadProfile()`, which adds what is known of the user to a request, unless
             another one is given; it runs after `checkpoints`. None to add nothing.
@@ -60,6 +64,7 @@ class MemoryPlugin(BasePlugin):
         name: str = "memory",
         *,
         turns: BasePlugin | Literal["default"] | None = "default",
+        policy: BasePlugin | Literal["default"] | None = "default",
         recovery: BasePlugin | None = None,
         checkpoints: BasePlugin | None = None,
         profile: BasePlugin | Literal["default"] | None = "default",
@@ -70,7 +75,10 @@ class MemoryPlugin(BasePlugin):
             turns = Turns()
         if profile == "default":
             profile = PreloadProfile()
-        given = dict(zip(PARTS, (turns, recovery, checkpoints, profile, history), strict=True))
+        if policy == "default":
+            policy = RefusedWrites()
+        parts = (turns, policy, recovery, checkpoints, profile, history)
+        given = dict(zip(PARTS, parts, strict=True))
         self._parts = tuple(part for part in given.values() if part is not None)
 
     @property

@@ -1,8 +1,9 @@
 """The tables that stand beside ADK's, all named `memext_*`.
 
 `memext_sessions` gives each of ADK's sessions a short integer key, its place in lists and the
-number of its last record; `memext_events` gives each event its sequence. Neither repeats what
-ADK's tables hold, so that dropping them loses order by sequence and titles, and nothing else.
+number of its last record; `memext_events` gives each event its sequence; `memext_state_times` says
+when a key that expires was last written. None repeats what ADK's tables hold, so that dropping them
+loses order by sequence, titles and expiry, and nothing else.
 `memext_profile_users` and `memext_profile_facts` hold what nothing else does: profiles.
 """
 
@@ -25,7 +26,7 @@ from sqlalchemy.dialects.mysql import MEDIUMTEXT
 
 from adk_memory_ext.adk_tables import ID_LENGTH, NAME_LENGTH
 
-VERSION: Final = 2
+VERSION: Final = 3
 """The schema version that this code writes; `migrations` brings a database to it."""
 
 # SQLite's INTEGER PRIMARY KEY is the row's own key (https://www.sqlite.org/rowidtable.html).
@@ -125,3 +126,18 @@ memext_profile_facts: Final = Table(
     Column("retired_microseconds", BigInteger, nullable=True),
     sqlite_with_rowid=False,
 )
+
+memext_state_times: Final = Table(
+    "memext_state_times",
+    metadata,
+    Column("app_name", String(ID_LENGTH), primary_key=True),
+    # Empty for `app:`.
+    Column("user_id", String(ID_LENGTH), primary_key=True),
+    # Empty for `app:` and `user:`.
+    Column("session_id", String(ID_LENGTH), primary_key=True),
+    # With its prefix.
+    Column("state_key", String(NAME_LENGTH), primary_key=True),
+    # Of the last write, by the database's clock.
+    Column("written_microseconds", BigInteger, nullable=False),
+)
+Index("memext_state_times_by_time", memext_state_times.c.written_microseconds)

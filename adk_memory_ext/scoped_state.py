@@ -32,6 +32,14 @@ class ChangesState(Protocol):
         """Applies a delta; see `ScopedState.update`."""
 
 
+@runtime_checkable
+class RemovesExpired(Protocol):
+    """A session service that knows when its state was written."""
+
+    async def remove_expired(self, limit: int) -> int:
+        """Removes expired values; see `ScopedState.remove_expired`."""
+
+
 class ScopedState:
     """Changes state atomically: what others write at the same time is kept.
 
@@ -66,8 +74,9 @@ class ScopedState:
             SessionNotFoundError: When there is no such session.
             InvalidIdError: When an id is empty, too long or no text, or a session is named without
                 its user.
-            StateRejectedError: When a value cannot be kept, a change does not fit the stored value,
-                a key begins with `temp:`, or needs the user or the session that was not given.
+            StateRejectedError: When the policy refuses a key, a value cannot be kept, a change
+                does not fit the stored value, a key begins with `temp:`, or needs the user or the
+                session that was not given.
 
             After each of these nothing was written.
         """
@@ -102,6 +111,28 @@ class ScopedState:
             user_id=user_id,
             session_id=session_id,
         )
+
+    async def remove_expired(self, *, limit: int = 1000) -> int:
+        """Removes values for good whose `ttl` in the policy is over, oldest write first.
+
+        Readers have not seen them since. A removal from session scope is an event of that session.
+        What earlier events say stays in the log.
+
+        Args:
+            limit: At most so many values.
+
+        Returns:
+            How many are gone; call again until it is 0.
+
+        Raises:
+            CapabilityError: When nothing expires here, or the wrapped service cannot do it.
+        """
+        if not isinstance(self._service, RemovesExpired):
+            raise CapabilityError(
+                "Nothing can be removed when it expires: that needs a policy and"
+                " DurableSessionService.from_url(…)."
+            )
+        return await self._service.remove_expired(limit)
 
     async def increment(
         self,

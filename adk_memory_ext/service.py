@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self, get_args, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Self, get_args
 
 from google.adk.errors.already_exists_error import AlreadyExistsError
 from google.adk.errors.session_not_found_error import SessionNotFoundError
@@ -19,8 +19,10 @@ from adk_memory_ext.errors import CapabilityError, ConfigurationError, StoreUnav
 from adk_memory_ext.loaded_sessions import take_over, watched
 from adk_memory_ext.profiles import Profiles
 from adk_memory_ext.scoped_state import ChangesState, ScopedState
+from adk_memory_ext.service_check import CheckedClause, check_service
 from adk_memory_ext.state_changes import change_in
 from adk_memory_ext.turn_queue import TurnQueue
+from adk_memory_ext.wider_services import ListsPages, SeesChanges
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -31,39 +33,12 @@ if TYPE_CHECKING:
 
     from adk_memory_ext.facts import ProfileLimits
     from adk_memory_ext.json_values import OnBadValue
+    from adk_memory_ext.policed_sessions import PolicedSessions
+    from adk_memory_ext.policy import StatePolicy
     from adk_memory_ext.records import SessionPage
     from adk_memory_ext.sql_sessions import Database
 
 _CREATE_ATTEMPTS: Final = 5
-
-
-@runtime_checkable
-class ListsPages(Protocol):
-    """A session service with pages and titles; see `DurableSessionService`."""
-
-    async def list_sessions_page(
-        self,
-        app_name: str,
-        user_id: str | None = None,
-        *,
-        limit: int = 50,
-        after: str | None = None,
-        with_state: bool = False,
-    ) -> SessionPage:
-        """Returns a page of sessions, newest update first."""
-
-    async def set_session_title(
-        self, *, app_name: str, user_id: str, session_id: str, title: str | None
-    ) -> None:
-        """Gives a session a title."""
-
-
-@runtime_checkable
-class SeesChanges(Protocol):
-    """A session service that knows cheaply whether a loaded session is still the newest."""
-
-    async def has_seen_all(self, session: Session) -> bool:
-        """Whether `session` holds the newest event."""
 
 
 class DurableSessionService(BaseSessionService):
@@ -82,10 +57,12 @@ class DurableSessionService(BaseSessionService):
         on_direct_write: What to do at an append when a key was changed in `session.state` itself,
             also inside its value, where ADK records nothing. `keep` stores it with that event and
             warns once a key; `refuse` takes the change back and raises `StateRejectedError`.
+        policy: What may be remembered, where and for how long; None: everything, for ever.
         profile_limits: What a user's profile may hold; None for the defaults.
 
     Raises:
-        ConfigurationError: When the URL is wrong, or the wrapped service has a database.
+        ConfigurationError: When the URL is wrong, the wrapped service has a database, or a value
+            may expire and there is no database to note when it was written.
     """
 
     def __init__(
@@ -94,14 +71,22 @@ class DurableSessionService(BaseSessionService):
         *,
         store: str | None = None,
         on_direct_write: OnDirectWrite = "keep",
+        policy: StatePolicy | None = None,
         profile_limits: ProfileLimits | None = None,
     ) -> None:
         if on_direct_write not in get_args(OnDirectWrite):
             raise ConfigurationError(
                 f"on_direct_write must be 'keep' or 'refuse', not {on_direct_write!r}."
             )
-        self._wrapped = wrapped
+        self._lowest: Final = wrapped
+        self._policy = policy
         self._own_store, self._database = _store_of(wrapped, store)
+        self._policed: PolicedSessions | None = None
+        if policy is not None:
+            from adk_memory_ext.policed_sql_sessions import policed
+
+            self._policed = policed(wrapped, policy, self._database)
+        wrapped = self._wrapped = self._policed or wrapped
         self._applies_changes: Final = isinstance(wrapped, ChangesState)
         self._close_wrapped: Callable[[], Awaitable[None]] | None = None
         self._arrivals = Arrivals()
@@ -128,6 +113,7 @@ class DurableSessionService(BaseSessionService):
         *,
         on_bad_value: OnBadValue = "refuse",
         on_direct_write: OnDirectWrite = "keep",
+        policy: StatePolicy | None = None,
         profile_limits: ProfileLimits | None = None,
         **options: Any,
     ) -> Self:
@@ -143,6 +129,7 @@ class DurableSessionService(BaseSessionService):
                 the nearest one and list its path in the event's
                 `custom_metadata["memext_replaced"]`.
             on_direct_write: As in `DurableSessionService`.
+            policy: As in `DurableSessionService`.
             profile_limits: What a user's profile may hold; None for the defaults.
             **options: The fields of `adk_memory_ext.database.DatabaseOptions`.
 
@@ -154,14 +141,24 @@ class DurableSessionService(BaseSessionService):
         from adk_memory_ext.sql_sessions import SqlSessionService
 
         wrapped = SqlSessionService.from_url(url, on_bad_value=on_bad_value, **options)
-        service = cls(wrapped, on_direct_write=on_direct_write, profile_limits=profile_limits)
+        service = cls(
+            wrapped,
+            on_direct_write=on_direct_write,
+            policy=policy,
+            profile_limits=profile_limits,
+        )
         service._close_wrapped = wrapped.close
         return service
 
     @property
     def wrapped(self) -> BaseSessionService:
         """The service that stores the sessions."""
-        return self._wrapped
+        return self._lowest
+
+    @property
+    def policy(self) -> StatePolicy | None:
+        """What may be remembered; None: everything."""
+        return self._policy
 
     @property
     def database(self) -> Database | None:
@@ -179,18 +176,20 @@ class DurableSessionService(BaseSessionService):
         """Creates a session and returns it, with app and user state merged in.
 
         Raises:
+            StateRejectedError: When the policy refuses a key. Nothing was written.
             AlreadyExistsError: When the user has a session of that id. Nothing was written.
             CapabilityError: When the state holds a change such as `Increment`, and the wrapped
                 service cannot apply it. Nothing was written.
         """
         self._require_changes(state or {})
         temporary = {key: value for key, value in (state or {}).items() if _is_temporary(key)}
-        if temporary:  # which some services store, and others drop
+        if temporary and self._policed is None:  # which some services store, and others drop
             state = {key: value for key, value in (state or {}).items() if key not in temporary}
         session = await self._wrapped.create_session(
             app_name=app_name, user_id=user_id, state=state, session_id=session_id
         )
-        session.state.update(temporary)
+        if self._policed is None:
+            session.state.update(temporary)
         return watched(session)
 
     async def get_session(
@@ -203,8 +202,7 @@ class DurableSessionService(BaseSessionService):
     ) -> Session | None:
         """Returns the session with its events in the order of their append; None if unknown.
 
-        Of several callers at once, each gets it in its turn: a Runner that came first goes on
-        first.
+        Of several callers at once, each gets it in its turn: the first one goes on first.
         """
         async with self._arrivals.in_order((app_name, user_id, session_id)):
             session = await self._wrapped.get_session(
@@ -241,6 +239,8 @@ class DurableSessionService(BaseSessionService):
             raise SessionNotFoundError(f"Session {session.id} not found.")
         is_new = [event.id for event in session.events[-1:]] != [e.id for e in fresh.events[-1:]]
         take_over(session, fresh, fresh.events)
+        if self._policed is not None:
+            self._policed.typed.remember(session, fresh.state)
         return is_new
 
     async def _catch_up_whole(self, session: Session) -> bool:
@@ -325,9 +325,7 @@ class DurableSessionService(BaseSessionService):
             ConfigurationError: When `limit` or `after` has no meaning.
         """
         if not isinstance(self._wrapped, ListsPages):
-            raise CapabilityError(
-                f"{type(self._wrapped).__name__} has no pages; use list_sessions."
-            )
+            raise CapabilityError(f"{type(self._lowest).__name__} has no pages; use list_sessions.")
         return await self._wrapped.list_sessions_page(
             app_name, user_id, limit=limit, after=after, with_state=with_state
         )
@@ -343,7 +341,7 @@ class DurableSessionService(BaseSessionService):
             InvalidIdError: When the title is too long or no text. Nothing was written.
         """
         if not isinstance(self._wrapped, ListsPages):
-            raise CapabilityError(f"{type(self._wrapped).__name__} has no titles.")
+            raise CapabilityError(f"{type(self._lowest).__name__} has no titles.")
         await self._wrapped.set_session_title(
             app_name=app_name, user_id=user_id, session_id=session_id, title=title
         )
@@ -371,13 +369,25 @@ class DurableSessionService(BaseSessionService):
         as stored. Partial events are returned and not stored, as everywhere in ADK.
 
         Raises:
-            StateRejectedError: When the event's time lies outside the years 1 to 9999.
+            StateRejectedError: When the policy refuses a key, or the event's time lies outside the
+                years 1 to 9999.
             StaleSessionError: When somebody else appended since `session` was loaded.
             CapabilityError: When the delta holds a change such as `Increment`, and the wrapped
                 service cannot apply it.
         """
         self._require_changes(event.actions.state_delta)
         return await self._appends.append(session, event)
+
+    async def check(self) -> list[CheckedClause]:
+        """Returns what the wrapped service gets right and wrong about state, and what is repaired.
+
+        Uses the service under app names that nobody else has; see `service_check`.
+        """
+        from adk_memory_ext.policy import StatePolicy
+
+        # Without the rules, which would refuse the keys of the check; `temp:` is repaired by them.
+        plain = None if self._policy is None else StatePolicy()
+        return await check_service(self._lowest, DurableSessionService(self._lowest, policy=plain))
 
     def _require_changes(self, delta: Mapping[str, Any]) -> None:
         """Refuses changes that the wrapped service would take for values."""
@@ -386,7 +396,7 @@ class DurableSessionService(BaseSessionService):
         for key, value in delta.items():
             if (change := change_in(value)) is not None:
                 raise CapabilityError(
-                    f"{type(self._wrapped).__name__} cannot apply the {type(change).__name__} of"
+                    f"{type(self._lowest).__name__} cannot apply the {type(change).__name__} of"
                     f" {key!r} to what is stored; DurableSessionService.from_url(…) can."
                 )
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import logging
 import uuid
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar, get_args
 
 from google.adk.errors.already_exists_error import AlreadyExistsError
@@ -16,33 +16,40 @@ from google.adk.sessions.base_session_service import (
     GetSessionConfig,
     ListSessionsResponse,
 )
-from google.adk.sessions.session import Session
 from google.adk.sessions.state import State
-from pydantic import PrivateAttr
 
-from adk_memory_ext import database, sql_events, sql_lists, sql_store
+from adk_memory_ext import database, expired_state, sql_events, sql_expiry, sql_lists, sql_store
 from adk_memory_ext.errors import ConfigurationError, StateRejectedError
-from adk_memory_ext.event_times import MICROSECONDS, microseconds
+from adk_memory_ext.event_times import microseconds
 from adk_memory_ext.ids import check_event, check_owner, check_title, session_identity
 from adk_memory_ext.json_values import Normaliser, OnBadValue
-from adk_memory_ext.records import Revision, SessionId, SessionPage
+from adk_memory_ext.records import SessionId, SessionPage
 from adk_memory_ext.server_database import ServerDatabase
-from adk_memory_ext.sql_events import Appended, DuplicateEventError, Seen
-from adk_memory_ext.sql_store import ForeignRowsError, LoadedSession
+from adk_memory_ext.sql_events import DuplicateEventError, Seen
+from adk_memory_ext.sql_store import ForeignRowsError
 from adk_memory_ext.sqlite_database import SqliteDatabase
 from adk_memory_ext.state_changes import MISSING
 from adk_memory_ext.stored_events import (
     ReadyEvent,
-    decode_event,
     is_same,
     match_stored,
     ready_event,
     split_changes,
 )
+from adk_memory_ext.stored_sessions import (
+    StoredSession,
+    commit,
+    listed_session,
+    loaded_session,
+    temporary,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from google.adk.sessions.session import Session
+
+    from adk_memory_ext.sql_expiry import Ttl
     from adk_memory_ext.state_changes import StateChange
     from adk_memory_ext.statements import Transaction
     from adk_memory_ext.turn_queue import TurnLocks
@@ -77,22 +84,6 @@ class Database(Protocol):
         """Ends everything that was opened."""
 
 
-class StoredSession(Session):
-    """ADK's session, with the revision that was loaded: kept by copies, never shown or dumped."""
-
-    _revision: Revision | None = PrivateAttr(default=None)
-
-    @property
-    def revision(self) -> Revision | None:
-        """What this copy has seen of the log."""
-        return self._revision
-
-    def see(self, revision: Revision | None) -> None:
-        """Notes what this copy has seen of the log; None leaves it as it was."""
-        if revision is not None:
-            self._revision = revision
-
-
 class SqlSessionService(BaseSessionService):
     """Stores sessions in the tables of ADK's `DatabaseSessionService`, which can read them too.
 
@@ -112,6 +103,7 @@ class SqlSessionService(BaseSessionService):
         self._database = database
         self._on_bad_value: OnBadValue = on_bad_value
         self._sessions_adopted = False
+        self._ttl: Ttl | None = None
         # Sessions with an append whose caller was cancelled, and which may be under way still.
         self._left_alone: dict[SessionId, object] = {}
 
@@ -148,19 +140,23 @@ class SqlSessionService(BaseSessionService):
         initial: dict[str, Any] = {}
         sql_store.apply_changes(initial, changes["session"])
 
-        def work(tx: Transaction) -> LoadedSession:
+        def work(tx: Transaction) -> StoredSession:
             if sql_store.session_exists(tx, identity):
                 raise AlreadyExistsError(f"Session with id {identity.session_id} already exists.")
-            return sql_store.create_session(
+            loaded = sql_store.create_session(
                 tx,
                 identity,
                 app_changes=changes["app"],
                 user_changes=changes["user"],
                 session_state=initial,
             )
+            session = loaded_session(identity, loaded)
+            sql_expiry.note(tx, identity, state or {}, self._ttl)
+            sql_expiry.hide_expired(tx, identity, session.state, self._ttl)
+            return session
 
-        session = _session(identity, await self._database.write(work))
-        session.state.update(_temporary(state or {}))
+        session = await self._database.write(work)
+        session.state.update(temporary(state or {}))
         return session
 
     async def get_session(
@@ -181,7 +177,11 @@ class SqlSessionService(BaseSessionService):
 
         def work(tx: Transaction, *, check: bool = True) -> StoredSession | None:
             loaded = sql_store.load_session(tx, identity, limit=limit, after=after, check=check)
-            return None if loaded is None else _session(identity, loaded)
+            if loaded is None:
+                return None
+            session = loaded_session(identity, loaded)
+            sql_expiry.hide_expired(tx, identity, session.state, self._ttl)
+            return session
 
         def adopting(tx: Transaction) -> StoredSession | None:
             # In one transaction, so that plain ADK does not write again in between.
@@ -198,14 +198,16 @@ class SqlSessionService(BaseSessionService):
     ) -> ListSessionsResponse:
         """Returns all sessions of a user, or of all users, without events, oldest update first."""
         check_owner(app_name, user_id)
-        return await self._database.read(
-            lambda tx: ListSessionsResponse(
-                sessions=[
-                    _listed(fields, revision)
-                    for fields, revision in sql_lists.all_sessions(tx, app_name, user_id)
-                ]
-            )
-        )
+
+        def work(tx: Transaction) -> ListSessionsResponse:
+            gone = sql_expiry.expired_in_app(tx, app_name, user_id, self._ttl)
+            listed: list[Session] = []
+            for fields, revision in sql_lists.all_sessions(tx, app_name, user_id):
+                sql_expiry.hide(fields["state"], gone, fields["user_id"], fields["id"])
+                listed.append(listed_session(fields, revision))
+            return ListSessionsResponse(sessions=listed)
+
+        return await self._database.read(work)
 
     async def list_sessions_page(
         self,
@@ -222,9 +224,17 @@ class SqlSessionService(BaseSessionService):
             if await self._database.read(sql_lists.has_strange_sessions):
                 await self._database.write(sql_lists.adopt_sessions)
             self._sessions_adopted = True
-        return await self._database.read(
-            lambda tx: sql_lists.page(tx, app_name, user_id, limit, after, with_state=with_state)
-        )
+
+        def work(tx: Transaction) -> SessionPage:
+            page = sql_lists.page(tx, app_name, user_id, limit, after, with_state=with_state)
+            gone = (
+                sql_expiry.expired_in_app(tx, app_name, user_id, self._ttl) if with_state else set()
+            )
+            for line in page.sessions:
+                sql_expiry.hide(line.state or {}, gone, line.user_id, line.session_id)
+            return page
+
+        return await self._database.read(work)
 
     async def delete_session(self, *, app_name: str, user_id: str, session_id: str) -> None:
         """Deletes the session and its events; does nothing if it is unknown."""
@@ -235,7 +245,27 @@ class SqlSessionService(BaseSessionService):
         """Returns the user's state, keys without `user:`; empty if there is none."""
         check_owner(app_name, user_id)
         identity = SessionId(app_name, user_id, "")
-        return await self._database.read(lambda tx: sql_store.user_state(tx, identity))
+
+        def work(tx: Transaction) -> dict[str, Any]:
+            state = sql_store.user_state(tx, identity)
+            sql_expiry.hide_expired(tx, identity, state, self._ttl, State.USER_PREFIX)
+            return state
+
+        return await self._database.read(work)
+
+    def expire(self, ttl: Ttl) -> None:
+        """Hides values from now on whose time since their last write is over."""
+        self._ttl = ttl
+
+    async def remove_expired(self, limit: int) -> int:
+        """Removes at most `limit` expired values for good; see `ScopedState.remove_expired`."""
+        if self._ttl is None:
+            return 0
+        ttl, removed = self._ttl, 0
+        found = await self._database.read(lambda tx: sql_expiry.all_expired(tx, ttl, limit))
+        for rows in expired_state.by_owner(found):
+            removed += await self._database.write(partial(expired_state.remove, rows=rows, ttl=ttl))
+        return removed
 
     async def append_event(self, session: Session, event: Event) -> Event:
         """Stores the event, applies its delta, and adds both to `session`.
@@ -268,9 +298,9 @@ class SqlSessionService(BaseSessionService):
         )
         try:
             await self._database.write(
-                lambda tx: sql_events.append_event(tx, identity, seen, ready.new),
+                lambda tx: sql_expiry.append_event(tx, identity, seen, ready.new, self._ttl),
                 # Also when the caller was cancelled meanwhile: the session keeps up with the store.
-                lambda appended: _commit(session, event, ready, appended),
+                lambda appended: commit(session, event, ready, appended),
             )
         except asyncio.CancelledError:
             self._left_alone[identity] = object()
@@ -328,7 +358,7 @@ class SqlSessionService(BaseSessionService):
             event.actions.state_delta = dict(delta)
             ready = ready_event(event, self._on_bad_value).new
             appended = await self._database.write(
-                lambda tx: sql_events.append_event(tx, identity, None, ready)
+                lambda tx: sql_expiry.append_event(tx, identity, None, ready, self._ttl)
             )
             return {key: value for key, value in appended.outcome.items() if value is not MISSING}
         changes = self._changes(delta)
@@ -338,17 +368,10 @@ class SqlSessionService(BaseSessionService):
             raise StateRejectedError(f"user:{next(iter(changes['user']))}", "needs a user_id")
         identity = session_identity(app_name, "-" if user_id is None else user_id, "-")
 
-        def work(tx: Transaction) -> dict[str, Any]:
-            return {
-                f"{scope}:{key}": state[key]
-                for scope in ("app", "user")
-                if changes[scope]
-                for state in (sql_store.change_scope(tx, scope, identity, changes[scope]),)
-                for key in changes[scope]
-                if key in state
-            }
-
-        return await self._database.write(work)
+        outcome = await self._database.write(
+            lambda tx: sql_expiry.change_scopes(tx, identity, changes, self._ttl)
+        )
+        return {key: value for key, value in outcome.items() if value is not MISSING}
 
     async def flush(self) -> None:
         """Does nothing: what was acknowledged is stored."""
@@ -394,7 +417,7 @@ class SqlSessionService(BaseSessionService):
         if any(known.id == event.id for known in session.events):
             match_stored(event, ready, again)
         else:
-            _commit(session, event, ready, again)
+            commit(session, event, ready, again)
 
 
 def open_database(url: str, **options: Any) -> Database:
@@ -416,50 +439,3 @@ def _check_on_bad_value(on_bad_value: object) -> None:
         raise ConfigurationError(
             f"on_bad_value must be 'refuse' or 'replace', not {on_bad_value!r}."
         )
-
-
-def _session(identity: SessionId, loaded: LoadedSession) -> StoredSession:
-    """Returns ADK's object; called in the reading thread, where decoding does not block a loop."""
-    session = StoredSession(
-        app_name=identity.app_name,
-        user_id=identity.user_id,
-        id=identity.session_id,
-        state=loaded.state(),
-        last_update_time=loaded.head.updated / MICROSECONDS,
-    )
-    session.events = [decode_event(text, identity.session_id) for text in loaded.events]
-    session.see(loaded.head.revision)
-    return session
-
-
-def _listed(fields: Mapping[str, Any], revision: Revision | None) -> StoredSession:
-    session = StoredSession.model_construct(**fields)
-    session.see(revision)
-    return session
-
-
-def _temporary(delta: Mapping[Any, Any]) -> dict[str, Any]:
-    """Returns the `temp:` part of a delta, which lives in the session object only."""
-    return {
-        key: value
-        for key, value in delta.items()
-        if isinstance(key, str) and key.startswith(State.TEMP_PREFIX)
-    }
-
-
-def _commit(session: Session, event: Event, ready: ReadyEvent, appended: Appended) -> None:
-    """Makes the objects in memory say what is stored."""
-    temporary = _temporary(event.actions.state_delta)
-    match_stored(event, ready, appended)
-    session.state.update(temporary)
-    for key, value in appended.outcome.items():
-        if value is MISSING:
-            session.state.pop(key, None)
-        else:
-            # A container of its own, so that a change of the state in place leaves the event alone.
-            session.state[key] = copy.deepcopy(value) if isinstance(value, dict | list) else value
-    session.events.append(event)
-    if appended.revision is not None:
-        session.last_update_time = microseconds(appended.timestamp) / MICROSECONDS
-        if isinstance(session, StoredSession):
-            session.see(appended.revision)

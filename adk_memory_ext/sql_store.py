@@ -396,8 +396,8 @@ def delete_session(tx: Transaction, session: SessionId) -> None:
     parameters = session.parameters()
     if tx.dialect != "sqlite":  # so that an append under way has ended, and none begins
         tx.rows("locked_bare_head", parameters)
-    for statement in ("delete_events", "delete_sequences", "delete_link", "delete_session"):
-        tx.run(statement, parameters)
+    for rows in ("events", "sequences", "state_times", "link", "session"):
+        tx.run(f"delete_{rows}", parameters)
 
 
 def user_state(tx: Transaction, session: SessionId) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from sqlalchemy.dialects.postgresql import insert as postgresql_insert
 from adk_memory_ext.adk_tables import app_states, events, sessions, user_states
 from adk_memory_ext.errors import StateRejectedError
 from adk_memory_ext.exact_match import IsExactly
+from adk_memory_ext.expiry_statements import expiry_clauses
 from adk_memory_ext.fact_statements import fact_clauses
 from adk_memory_ext.json_values import encode, exact_for_jsonb
 from adk_memory_ext.parameters import PREFIX as _PREFIX
@@ -196,6 +197,7 @@ def _clauses(dialect: str) -> dict[str, ClauseElement]:
         **_scopes("app", app_states, lock=dialect != "sqlite"),
         **_scopes("user", user_states, lock=dialect != "sqlite"),
         **_deleting(),
+        **expiry_clauses(dialect),
         **fact_clauses(lock=dialect != "sqlite"),
     }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -92,7 +93,7 @@ except SystemExit as done:
     if argument == "--version":
         assert outcome.stdout == f"adk-memory, version {adk_memory_ext.__version__}\n"
     else:
-        assert "check  Say whether the database can be used" in outcome.stdout
+        assert re.search(r"check +Say whether the database can be used", outcome.stdout)
 
 
 def test_a_database_that_is_not_there_yet_is_not_made(tmp_path: Path) -> None:

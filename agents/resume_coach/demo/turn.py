@@ -20,6 +20,7 @@ from google.genai import types
 
 from adk_memory_ext import DurableSessionService
 from resume_coach.agent import app, root_agent
+from resume_coach.policy import POLICY
 from resume_coach.scenario import messages
 
 USER_ID = "demo-user"
@@ -45,7 +46,7 @@ def event_report(event: Event) -> dict[str, Any]:
 
 
 async def _run(database: str, message: str | None, report: Report) -> None:
-    async with DurableSessionService.from_url(database) as sessions:
+    async with DurableSessionService.from_url(database, policy=POLICY) as sessions:
         session = await sessions.get_or_create_session(
             app_name=app.name, user_id=USER_ID, session_id=SESSION_ID
         )

@@ -1,0 +1,39 @@
+"""What a session service may offer beyond ADK's interface."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from google.adk.sessions.session import Session
+
+    from adk_memory_ext.records import SessionPage
+
+
+@runtime_checkable
+class ListsPages(Protocol):
+    """A session service with pages and titles; see `DurableSessionService`."""
+
+    async def list_sessions_page(
+        self,
+        app_name: str,
+        user_id: str | None = None,
+        *,
+        limit: int = 50,
+        after: str | None = None,
+        with_state: bool = False,
+    ) -> SessionPage:
+        """Returns a page of sessions, newest update first."""
+
+    async def set_session_title(
+        self, *, app_name: str, user_id: str, session_id: str, title: str | None
+    ) -> None:
+        """Gives a session a title."""
+
+
+@runtime_checkable
+class SeesChanges(Protocol):
+    """A session service that knows cheaply whether a loaded session is still the newest."""
+
+    async def has_seen_all(self, session: Session) -> bool:
+        """Whether `session` holds the newest event."""
