@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from google.adk.plugins.base_plugin import BasePlugin
 
 from adk_memory_ext.errors import ConfigurationError
-from adk_memory_ext.profile import PreloadProfile
 from adk_memory_ext.refused_writes import RefusedWrites
 from adk_memory_ext.service import DurableSessionService
 from adk_memory_ext.turns import Turns
@@ -54,8 +53,7 @@ class MemoryPlugin(BasePlugin):
             Runner, as errors.
         recovery: A plugin to run after `policy`.
         checkpoints: A plugin to run after `recovery`.
-        profile: `PreloadProfile()`, which adds what is known of the user to a request, unless
-            another one is given; it runs after `checkpoints`. None to add nothing.
+        profile: A plugin to run after `checkpoints`.
         history: A plugin to run last, when the model request is complete.
     """
 
@@ -67,14 +65,12 @@ class MemoryPlugin(BasePlugin):
         policy: BasePlugin | Literal["default"] | None = "default",
         recovery: BasePlugin | None = None,
         checkpoints: BasePlugin | None = None,
-        profile: BasePlugin | Literal["default"] | None = "default",
+        profile: BasePlugin | None = None,
         history: BasePlugin | None = None,
     ) -> None:
         super().__init__(name=name)
         if turns == "default":
             turns = Turns()
-        if profile == "default":
-            profile = PreloadProfile()
         if policy == "default":
             policy = RefusedWrites()
         parts = (turns, policy, recovery, checkpoints, profile, history)
