@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from dataclasses import fields, replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, get_args
 
 from adk_memory_ext.errors import ConfigurationError, FactRejectedError, StateRejectedError
 from adk_memory_ext.facts import Kind, ProfileLimits, Sensitivity, Status
-from adk_memory_ext.json_values import Normaliser, encode, is_storable
+from adk_memory_ext.json_values import Normaliser, is_storable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from adk_memory_ext.facts import NewFact
 
@@ -66,7 +68,7 @@ def check_name(what: str, name: object) -> str:
 
 
 def checked_fact(fact: NewFact, limits: ProfileLimits, now: float) -> NewFact:
-    """Returns the fact as it will be read back, with the time at which it was observed.
+    """Returns the fact as it will be read back; `observed_at` stays None where none was given.
 
     Raises:
         FactRejectedError: When a field cannot be kept.
@@ -79,6 +81,8 @@ def checked_fact(fact: NewFact, limits: ProfileLimits, now: float) -> NewFact:
     if words & _NEVER_KEPT:
         raise FactRejectedError(key, "would hold a secret, and a profile keeps none")
     for name, choices in (("kind", Kind), ("status", Status), ("sensitivity", Sensitivity)):
+        if name == "sensitivity" and fact.sensitivity is None:
+            continue
         if getattr(fact, name) not in get_args(choices):
             allowed = ", ".join(get_args(choices))
             raise FactRejectedError(key, f"has an unknown {name}; there are {allowed}")
@@ -88,17 +92,65 @@ def checked_fact(fact: NewFact, limits: ProfileLimits, now: float) -> NewFact:
     observed = now if fact.observed_at is None else _time(key, "observed_at", fact.observed_at)
     if observed > now + _CLOCKS_APART:
         raise FactRejectedError(key, "was observed in the future")
-    if fact.expires_at is not None and _time(key, "expires_at", fact.expires_at) <= observed:
+    expires = None if fact.expires_at is None else _time(key, "expires_at", fact.expires_at)
+    if expires is not None and expires <= observed:
         raise FactRejectedError(key, "expires before it was observed")
     _check_provenance(fact)
     return replace(
         fact,
         value=_value(fact, limits),
         confidence=float(confidence),
-        visible_to=_names(key, "visible_to", fact.visible_to),
+        visible_to=(
+            None if fact.visible_to is None else _names(key, "visible_to", fact.visible_to)
+        ),
         derived_from=_keys(fact),
-        observed_at=observed,
+        observed_at=None if fact.observed_at is None else observed,
+        expires_at=expires,
     )
+
+
+def check_recall(
+    keys: Collection[str] | None,
+    kinds: Collection[Kind] | None,
+    subject: str | None,
+    budget_tokens: int | None,
+) -> None:
+    """Checks what a recall asks for.
+
+    Raises:
+        FactRejectedError: When a key or the subject is no slug.
+        ConfigurationError: When another argument has no meaning.
+    """
+    if isinstance(keys, str) or isinstance(kinds, str):
+        raise ConfigurationError("keys and kinds are lists; for one write [one].")
+    for key in keys or ():
+        check_name("key", key)
+    if subject is not None:
+        check_name("subject", subject)
+    if unknown := set(kinds or ()) - set(get_args(Kind)):
+        raise ConfigurationError(f"There is no kind {min(unknown)!r}.")
+    if budget_tokens is not None and (not isinstance(budget_tokens, int) or budget_tokens < 0):
+        raise ConfigurationError("budget_tokens is a whole number from 0 on, or None.")
+
+
+def check_moment(as_of: datetime | float | None) -> float | None:
+    """Returns a moment as UTC epoch seconds; None for now.
+
+    Raises:
+        ConfigurationError: When it is no moment, or has no time zone.
+    """
+    if as_of is None:
+        return None
+    if isinstance(as_of, datetime):
+        if as_of.tzinfo is None:
+            raise ConfigurationError(
+                "as_of has no time zone; give it one, as in datetime.now(UTC)."
+            )
+        return as_of.timestamp()
+    is_number = isinstance(as_of, int | float) and not isinstance(as_of, bool)
+    if not is_number or not math.isfinite(as_of):
+        raise ConfigurationError("as_of is a datetime or UTC epoch seconds.")
+    return as_of
 
 
 def _time(key: str, name: str, value: object) -> float:
@@ -114,7 +166,7 @@ def _value(fact: NewFact, limits: ProfileLimits) -> Any:
         raise FactRejectedError(fact.key, f"holds {error.key}, which {error.reason}") from None
     if value is None:
         raise FactRejectedError(fact.key, "has no value; to remove it, forget it")
-    size = len(encode({"": value})) - len('{"": }')
+    size = len(json.dumps(value, ensure_ascii=False).encode())
     if size > limits.value_bytes:
         raise FactRejectedError(
             fact.key, f"has {size:,} bytes of JSON, and a value holds {limits.value_bytes:,}"

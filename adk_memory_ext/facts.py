@@ -73,15 +73,17 @@ class NewFact:
     """Whether the user said so, or it was concluded."""
     confidence: float = 1.0
     """How sure it is, from 0 to 1."""
-    sensitivity: Sensitivity = "normal"
-    """A `sensitive` fact is recalled on request only: no preload and no search shows it."""
-    visible_to: tuple[str, ...] = ()
-    """Names of the agents that may recall it; empty for all."""
+    sensitivity: Sensitivity | None = None
+    """A `sensitive` fact is recalled on request only: no preload and no search shows it. None: as
+    it was, and `normal` for a new fact."""
+    visible_to: tuple[str, ...] | None = None
+    """Names of the agents that may recall it; empty for all. None: as it was, and all for a new
+    fact."""
     derived_from: tuple[str, ...] = ()
     """Keys, of the same subject, of the facts that it was derived from."""
     provenance: Provenance = field(default_factory=Provenance)
     observed_at: float | None = None
-    """UTC epoch seconds at which it was said; None for now."""
+    """UTC epoch seconds at which it was said; None for now, which is later than all before."""
     expires_at: float | None = None
     """UTC epoch seconds from which on it is not recalled; None for never."""
 

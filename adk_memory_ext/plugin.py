@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from google.adk.plugins.base_plugin import BasePlugin
 
 from adk_memory_ext.errors import ConfigurationError
+from adk_memory_ext.profile import PreloadProfile
 from adk_memory_ext.refused_writes import RefusedWrites
 from adk_memory_ext.service import DurableSessionService
 from adk_memory_ext.turns import Turns
@@ -53,7 +54,8 @@ class MemoryPlugin(BasePlugin):
             Runner, as errors.
         recovery: A plugin to run after `policy`.
         checkpoints: A plugin to run after `recovery`.
-        profile: A plugin to run after `checkpoints`.
+        profile: `PreloadProfile()`, which adds what is known of the user to a request, unless
+            another one is given; it runs after `checkpoints`. None to add nothing.
         history: A plugin to run last, when the model request is complete.
     """
 
@@ -65,12 +67,14 @@ class MemoryPlugin(BasePlugin):
         policy: BasePlugin | Literal["default"] | None = "default",
         recovery: BasePlugin | None = None,
         checkpoints: BasePlugin | None = None,
-        profile: BasePlugin | None = None,
+        profile: BasePlugin | Literal["default"] | None = "default",
         history: BasePlugin | None = None,
     ) -> None:
         super().__init__(name=name)
         if turns == "default":
             turns = Turns()
+        if profile == "default":
+            profile = PreloadProfile()
         if policy == "default":
             policy = RefusedWrites()
         parts = (turns, policy, recovery, checkpoints, profile, history)

@@ -9,9 +9,9 @@ import json
 import math
 import unicodedata
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
 
-from adk_memory_ext.facts import Claim, Fact, FactKey, Provenance
+from adk_memory_ext.facts import Claim, Fact, FactKey, Provenance, Sensitivity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -23,6 +23,10 @@ Profile: TypeAlias = "Mapping[FactKey, Fact]"
 
 _MOST_CLAIMS: Final = 8
 """Values that contradict each other; of more, the oldest are dropped."""
+_NOBODY: Final = ("",)
+"""No agent has this name."""
+_SENSITIVITIES: Final = get_args(Sensitivity)
+"""From the least to the most."""
 _MOST_SOURCES: Final = 32
 """Sessions that are noted for one value: the first, and the newest."""
 
@@ -39,7 +43,37 @@ def is_expired(fact: Fact, now: float) -> bool:
 
 def is_visible(fact: Fact, agent: str | None) -> bool:
     """Whether an agent may recall a fact; None is the application itself."""
-    return agent is None or not fact.visible_to or agent in fact.visible_to
+    return agent is None or not fact.visible_to or (bool(agent) and agent in fact.visible_to)
+
+
+def current_at(history: Iterable[Fact], moment: float) -> tuple[Fact, ...]:
+    """Returns what was current at a moment, in UTC epoch seconds."""
+    return tuple(
+        fact
+        for fact in history
+        if fact.created_at <= moment and (fact.retired_at is None or moment < fact.retired_at)
+    )
+
+
+def settled(new: NewFact, current: Fact | None, now: float) -> NewFact:
+    """Returns a fact with what it leaves open: who may see it stays as it was.
+
+    Without a time of observation it is newer than what is stored, whatever the clocks say.
+    """
+    sensitivity, visible_to = new.sensitivity, new.visible_to
+    if sensitivity is None:
+        sensitivity = "normal" if current is None else current.sensitivity
+    if visible_to is None:
+        visible_to = () if current is None else current.visible_to
+    observed_at = new.observed_at
+    if observed_at is None:
+        observed_at = now if current is None else max(now, newest_observation(current))
+    return replace(new, sensitivity=sensitivity, visible_to=visible_to, observed_at=observed_at)
+
+
+def newest_observation(fact: Fact) -> float:
+    """Returns when a value of the fact was last said, in UTC epoch seconds."""
+    return max(claim.last_confirmed for claim in fact.claims)
 
 
 def save(profile: Profile, new: NewFact, now: float) -> tuple[Outcome, dict[FactKey, Fact]]:
@@ -51,12 +85,13 @@ def save(profile: Profile, new: NewFact, now: float) -> tuple[Outcome, dict[Fact
 
     Args:
         profile: The user's current facts.
-        new: The fact; `observed_at` is set.
+        new: The fact.
         now: UTC epoch seconds.
     """
     after = dict(profile)
     name = (new.subject, new.key)
     current = profile.get(name)
+    new = settled(new, current, now)
     if current is None:
         after[name] = _fact(new)
         return "created", after
@@ -74,7 +109,8 @@ def _decide(current: Fact, new: NewFact, now: float) -> tuple[Outcome, Fact]:
     if not is_over and (confirmed := _confirmed(current, claim)) is not None:
         is_promoted = new.status == "stated" and current.status == "inferred"
         if not is_promoted:
-            return "confirmed", confirmed
+            guarded = _guarded_anew(confirmed, new)
+            return ("confirmed" if guarded == confirmed else "updated"), guarded
         if canonical(current.value) == canonical(new.value):
             (first, *_) = confirmed.claims
             # What the user said has its own confidence, and settles a conflict.
@@ -87,12 +123,37 @@ def _decide(current: Fact, new: NewFact, now: float) -> tuple[Outcome, Fact]:
     if not is_over and current.status == "stated" and new.status == "inferred":
         return "kept_stated", current
     if not is_over and current.status == new.status == "inferred":
-        return "conflict", replace(
-            current, claims=_in_order([*current.claims, claim])[:_MOST_CLAIMS]
-        )
-    if claim.observed_at < current.observed_at:
+        return "conflict", _side_by_side(current, _fact(new))
+    if claim.observed_at < newest_observation(current):
         return "kept_newer", current
     return "updated", _fact(new)
+
+
+def _guarded_anew(fact: Fact, new: NewFact) -> Fact:
+    """Returns a confirmed fact, seen by whom the confirmation says if it has the say."""
+    if new.status != fact.status or fact.is_conflict:
+        return fact
+    guard = _fact(new)
+    return replace(fact, sensitivity=guard.sensitivity, visible_to=guard.visible_to)
+
+
+def _side_by_side(one: Fact, other: Fact) -> Fact:
+    """Returns a conflict; it is guarded and expires as the strictest of its values does."""
+    newer = max(one, other, key=lambda fact: (fact.observed_at, canonical(fact.value)))
+    expiries = [fact.expires_at for fact in (one, other) if fact.expires_at is not None]
+    if one.visible_to and other.visible_to:
+        visible_to = tuple(sorted({*one.visible_to} & {*other.visible_to})) or _NOBODY
+    else:
+        visible_to = one.visible_to or other.visible_to
+    return replace(
+        one,
+        claims=_in_order([*one.claims, *other.claims])[:_MOST_CLAIMS],
+        kind=newer.kind,
+        sensitivity=max(one.sensitivity, other.sensitivity, key=_SENSITIVITIES.index),
+        visible_to=visible_to,
+        derived_from=tuple(sorted({*one.derived_from, *other.derived_from})),
+        expires_at=min(expiries, default=None),
+    )
 
 
 def _fact(new: NewFact) -> Fact:
@@ -110,8 +171,8 @@ def _fact(new: NewFact) -> Fact:
         claims=(claim,),
         kind=new.kind,
         status=new.status,
-        sensitivity=new.sensitivity,
-        visible_to=new.visible_to,
+        sensitivity=new.sensitivity or "normal",
+        visible_to=new.visible_to or (),
         derived_from=new.derived_from,
         expires_at=new.expires_at,
     )
@@ -182,6 +243,38 @@ def without_sources(
         if left or stays or left == claim.sources:
             claims.append(replace(claim, sources=left))
     return replace(fact, claims=tuple(claims)) if claims else None
+
+
+def rebuilt(
+    profile: Profile,
+    found: Iterable[NewFact],
+    is_old: Callable[[Provenance], bool],
+    now: float,
+) -> tuple[list[tuple[FactKey, Outcome]], dict[FactKey, Fact]]:
+    """Returns what becomes of facts found anew, and the profile after it.
+
+    What only old sources support is replaced by them; what was derived from a value that is no
+    longer found goes, unless it was found itself.
+    """
+    found = list(found)
+    after = {
+        name: left
+        for name, fact in profile.items()
+        if (left := without_sources(fact, is_old, "keep")) is not None
+    }
+    outcomes: list[tuple[FactKey, Outcome]] = []
+    for new in found:
+        name = (new.subject, new.key)
+        outcome, after = save(after, settled(new, profile.get(name), now), now)
+        outcomes.append((name, outcome))
+    wrong = [
+        name
+        for name, fact in profile.items()
+        if name not in after or canonical(after[name].value) != canonical(fact.value)
+    ]
+    for derived in derived_names(profile.values(), wrong) - {name for name, _ in outcomes}:
+        after.pop(derived, None)
+    return outcomes, as_before(profile, after)
 
 
 def in_recall_order(facts: Iterable[Fact]) -> list[Fact]:

@@ -3,43 +3,48 @@
 from __future__ import annotations
 
 import copy
+import logging
 import time
-from collections import OrderedDict
 from dataclasses import replace
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypeVar, get_args
+from functools import partial
+from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 from adk_memory_ext import profile_rules, sql_facts
 from adk_memory_ext.errors import (
     CapabilityError,
     ConfigurationError,
+    CorruptRecordError,
     FactRejectedError,
     RevisionConflictError,
     StoreError,
 )
-from adk_memory_ext.fact_checks import check_limits, check_name, checked_fact
-from adk_memory_ext.facts import USER, Kind, Owner, ProfileLimits, Provenance, Recalled, Saved
+from adk_memory_ext.extractors import Extractors
+from adk_memory_ext.fact_checks import (
+    check_limits,
+    check_moment,
+    check_name,
+    check_recall,
+    checked_fact,
+)
+from adk_memory_ext.facts import USER, Owner, ProfileLimits, Recalled, Saved
+from adk_memory_ext.profile_cache import ProfileCache
+from adk_memory_ext.waiting_saves import WaitingSave, WaitingSaves
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection
+    from datetime import datetime
 
-    from google.adk.events.event import Event
     from google.adk.sessions.base_session_service import BaseSessionService
 
-    from adk_memory_ext.facts import Fact, FactKey, NewFact, Outcome
+    from adk_memory_ext.extractors import Extractor
+    from adk_memory_ext.facts import Fact, FactKey, Kind, NewFact, Outcome, Provenance
     from adk_memory_ext.profile_rules import Profile
-    from adk_memory_ext.sql_facts import ReadFacts
     from adk_memory_ext.sql_sessions import Database
     from adk_memory_ext.statements import Transaction
 
-    Extractor: TypeAlias = Callable[[Sequence[Event]], Iterable[NewFact]]
-
 T = TypeVar("T")
 
-_CACHED_PROFILES: Final = 512
-"""Users whose facts are kept in memory; a user's are used only while the database has no newer."""
-_OPEN_TURNS: Final = 4_096
-"""Turns that may have saves waiting for their end; of more, the oldest are given up."""
+_logger: Final = logging.getLogger(__name__)
 
 
 class Profiles:
@@ -63,10 +68,9 @@ class Profiles:
         self._service = service
         self._database = database
         self._limits = check_limits(limits or ProfileLimits())
-        self._extractors: dict[str, Extractor] = {}
-        self._cache: OrderedDict[Owner, ReadFacts] = OrderedDict()
-        self._read_at: dict[Owner, float] = {}
-        self._waiting: OrderedDict[str, list[tuple[Owner, NewFact, int | None]]] = OrderedDict()
+        self._extractors = Extractors()
+        self._cache = ProfileCache()
+        self._waiting = WaitingSaves()
 
     @property
     def limits(self) -> ProfileLimits:
@@ -79,7 +83,13 @@ class Profiles:
         return self._database is not None
 
     async def save(
-        self, fact: NewFact, *, app_name: str, user_id: str, expected_revision: int | None = None
+        self,
+        fact: NewFact,
+        *,
+        app_name: str,
+        user_id: str,
+        expected_revision: int | None = None,
+        agent: str | None = None,
     ) -> Saved:
         """Saves a fact under its key and says what is current now.
 
@@ -94,9 +104,12 @@ class Profiles:
             user_id: The user.
             expected_revision: The revision that the writer has seen, 0 for no fact; None to save
                 whatever there is.
+            agent: The agent that saves; it changes no fact that it may not see, and none is
+                mentioned to it. None is the application.
 
         Raises:
-            FactRejectedError: When the fact cannot be kept, or the profile is full.
+            FactRejectedError: When the fact cannot be kept, the profile is full, or the agent may
+                not see what is there.
             RevisionConflictError: When the fact has another revision.
             CapabilityError: When the service has no database.
             StoreError: When the database did not answer.
@@ -105,11 +118,11 @@ class Profiles:
         """
         owner = _owner(app_name, user_id)
         checked = checked_fact(fact, self._limits, time.time())
-        return await self._write(
-            owner, lambda tx: self._save(tx, owner, checked, expected_revision)
-        )
+        save = WaitingSave(owner, checked, expected_revision, agent)
+        return await self._write(owner, lambda tx: self._save(tx, save))
 
-    def _save(self, tx: Transaction, owner: Owner, new: NewFact, expected: int | None) -> Saved:
+    def _save(self, tx: Transaction, save: WaitingSave) -> Saved:
+        new, agent, expected = save.fact, save.agent, save.expected_revision
         name = (new.subject, new.key)
         before: dict[FactKey, Fact] = {}
 
@@ -117,14 +130,22 @@ class Profiles:
             before.update(profile)
             known = profile.get(name)
             actual = 0 if known is None else known.revision
+            if known is not None and not profile_rules.is_visible(known, agent):
+                raise FactRejectedError(new.key, sql_facts.HIDDEN)
             if expected is not None and expected != actual:
                 raise RevisionConflictError(new.key, expected, actual)
-            if known is None:
+            if known is None or profile_rules.is_expired(known, now):
                 self._refuse_full(profile, new.key, now)
             return profile_rules.save(profile, new, now)
 
-        outcome, after = sql_facts.change_profile(tx, owner, change)
-        removed = tuple(sorted(key for _subject, key in before.keys() - after.keys()))
+        outcome, after = sql_facts.change_profile(tx, save.owner, change)
+        removed = tuple(
+            sorted(
+                key
+                for _subject, key in before.keys() - after.keys()
+                if profile_rules.is_visible(before[_subject, key], agent)
+            )
+        )
         return Saved(outcome=outcome, fact=_own_copy(after[name]), removed=removed)
 
     def _refuse_full(self, profile: Profile, key: str, now: float) -> None:
@@ -172,8 +193,8 @@ class Profiles:
             StoreError: When the database did not answer and `on_unavailable` is `raise`.
         """
         owner = _owner(app_name, user_id)
-        moment = _moment(as_of)
-        _check_recall(keys, kinds, subject, budget_tokens)
+        moment = check_moment(as_of)
+        check_recall(keys, kinds, subject, budget_tokens)
         facts, missing = await self._read(owner, moment, raises=on_unavailable == "raise")
         now = time.time() if moment is None else moment
         wanted = [
@@ -205,16 +226,37 @@ class Profiles:
         return tuple(_own_copy(fact) for fact in read.facts if fact.name == name)
 
     async def forget(
-        self, key: str, *, app_name: str, user_id: str, subject: str = USER
+        self,
+        key: str,
+        *,
+        app_name: str,
+        user_id: str,
+        subject: str = USER,
+        agent: str | None = None,
+        invocation_id: str | None = None,
     ) -> tuple[str, ...]:
         """Deletes a fact with its history, and what was derived from it.
 
+        Args:
+            key: The fact's key.
+            app_name: The app.
+            user_id: The user.
+            subject: The fact's subject.
+            agent: The agent that forgets, as in `save`.
+            invocation_id: The turn whose waiting saves of the fact are taken back too.
+
         Returns:
             The keys that were there; empty if there was nothing.
+
+        Raises:
+            FactRejectedError: When the agent may not see the fact. Nothing was written.
         """
         owner = _owner(app_name, user_id)
         name = (check_name("subject", subject), check_name("key", key))
-        return await self._write(owner, lambda tx: sql_facts.forget(tx, owner, [name]))
+        gone = await self._write(owner, lambda tx: sql_facts.forget(tx, owner, [name], agent))
+        if invocation_id is not None and self._waiting.take_back(invocation_id, owner, name):
+            return tuple(sorted({*gone, key}))
+        return gone
 
     async def forget_all(self, *, app_name: str, user_id: str) -> tuple[str, ...]:
         """Deletes every fact of a user with its history, and returns the keys that were there."""
@@ -261,13 +303,7 @@ class Profiles:
         Raises:
             ConfigurationError: When the name is taken or no slug.
         """
-        try:
-            check_name("name", name)
-        except FactRejectedError as error:
-            raise ConfigurationError(f"The extractor's name {error.reason}.") from None
-        if name in self._extractors:
-            raise ConfigurationError(f"There is an extractor {name!r} already.")
-        self._extractors[name] = extractor
+        self._extractors.register(name, extractor)
 
     async def rebuild(self, *, app_name: str, user_id: str, session_id: str) -> tuple[Saved, ...]:
         """Derives a session's inferred facts from its log anew, by the registered extractors.
@@ -291,23 +327,8 @@ class Profiles:
         )
         if session is None:
             raise SessionNotFoundError(f"Session {session_id} not found.")
-        found = self._extracted(session_id, session.events)
+        found = self._extractors.facts(session_id, session.events, self._limits)
         return await self._write(owner, lambda tx: self._replace(tx, owner, session_id, found))
-
-    def _extracted(self, session_id: str, events: Sequence[Event]) -> list[NewFact]:
-        last = events[-1].timestamp if events else 0.0
-        found = []
-        for name, extractor in self._extractors.items():
-            for fact in extractor(tuple(events)):
-                provenance = replace(fact.provenance, session_id=session_id, extractor=name)
-                new = replace(
-                    fact,
-                    status="inferred",
-                    provenance=provenance,
-                    observed_at=last if fact.observed_at is None else fact.observed_at,
-                )
-                found.append(checked_fact(new, self._limits, max(last, time.time())))
-        return found
 
     def _replace(
         self, tx: Transaction, owner: Owner, session_id: str, found: list[NewFact]
@@ -318,18 +339,12 @@ class Profiles:
         def change(
             profile: Profile, now: float
         ) -> tuple[list[tuple[FactKey, Outcome]], dict[FactKey, Fact]]:
-            rest = {
-                name: left
-                for name, fact in profile.items()
-                if (left := profile_rules.without_sources(fact, is_old, "keep")) is not None
-            }
-            outcomes = []
-            for new in found:
-                if (new.subject, new.key) not in rest:
-                    self._refuse_full(rest, new.key, now)
-                outcome, rest = profile_rules.save(rest, new, now)
-                outcomes.append(((new.subject, new.key), outcome))
-            return outcomes, profile_rules.as_before(profile, rest)
+            outcomes, after = profile_rules.rebuilt(profile, found, is_old, now)
+            rest = dict(profile)
+            for name in [name for name, _outcome in outcomes if name not in profile]:
+                self._refuse_full(rest, name[1], now)
+                rest[name] = after[name]
+            return outcomes, after
 
         outcomes, after = sql_facts.change_profile(tx, owner, change)
         return tuple(
@@ -340,9 +355,7 @@ class Profiles:
 
     def begin_turn(self, invocation_id: str) -> None:
         """Lets saves of a turn wait for its end; called by the `PreloadProfile` plugin."""
-        self._waiting.setdefault(invocation_id, [])
-        while len(self._waiting) > _OPEN_TURNS:
-            self._waiting.popitem(last=False)
+        self._waiting.begin(invocation_id)
 
     def save_at_end(
         self,
@@ -352,6 +365,7 @@ class Profiles:
         app_name: str,
         user_id: str,
         expected_revision: int | None = None,
+        agent: str | None = None,
     ) -> None:
         """Has a fact saved when the turn ends, and not at all if the turn fails.
 
@@ -361,26 +375,28 @@ class Profiles:
         """
         owner = _owner(app_name, user_id)
         checked = checked_fact(fact, self._limits, time.time())
-        if invocation_id not in self._waiting:
+        save = WaitingSave(owner, checked, expected_revision, agent)
+        if not self._waiting.add(invocation_id, save):
             raise ConfigurationError(
                 "Saves can wait for the end of a turn only with the plugin PreloadProfile, or with"
                 " MemoryPlugin(profile=PreloadProfile())."
             )
-        self._waiting[invocation_id].append((owner, checked, expected_revision))
 
     async def end_turn(self, invocation_id: str, *, failed: bool = False) -> tuple[Saved, ...]:
-        """Saves what waited for the end of a turn, in its order; after a failed turn nothing."""
-        waiting = self._waiting.pop(invocation_id, [])
-        if failed or not waiting:
+        """Saves what waited for the end of a turn, in its order; after a failed turn nothing.
+
+        A save that is refused by then is logged with its key, and the others are made.
+        """
+        waiting = self._waiting.end(invocation_id)
+        if failed:
             return ()
-        owner = waiting[0][0]  # a turn has one user
-
-        def work(tx: Transaction) -> tuple[Saved, ...]:
-            return tuple(
-                self._save(tx, owner, fact, expected) for _owner, fact, expected in waiting
-            )
-
-        return await self._write(owner, work)
+        saved = []
+        for save in waiting:
+            try:
+                saved.append(await self._write(save.owner, partial(self._save, save=save)))
+            except (FactRejectedError, RevisionConflictError, CorruptRecordError) as error:
+                _logger.warning("A save that waited for its turn's end was refused: %s", error)
+        return tuple(saved)
 
     # -- the database ------------------------------------------------------------------------
 
@@ -393,10 +409,7 @@ class Profiles:
         return self._database
 
     async def _write(self, owner: Owner, work: Callable[[Transaction], T]) -> T:
-        return await self._required().write(work, lambda _result: self._drop(owner))
-
-    def _drop(self, owner: Owner) -> None:
-        self._cache.pop(owner, None)
+        return await self._required().write(work, lambda _result: self._cache.drop(owner))
 
     async def _read(
         self, owner: Owner, moment: float | None, *, raises: bool
@@ -406,8 +419,8 @@ class Profiles:
         try:
             if moment is not None:
                 read = await database.read(lambda tx: sql_facts.read_history(tx, owner))
-                return _as_of(read.facts, moment), read.unreadable
-            known = self._cache.get(owner)
+                return profile_rules.current_at(read.facts, moment), read.unreadable
+            known, drops = self._cache.get(owner), self._cache.drops
             read = await database.read(lambda tx: sql_facts.read_profile(tx, owner, known))
         except StoreError:
             if raises:
@@ -415,17 +428,10 @@ class Profiles:
             known = self._cache.get(owner)
             if known is None or moment is not None:
                 return (), ("everything: the profile could not be read, which is not an empty one",)
-            since = datetime.fromtimestamp(self._read_at[owner], UTC).isoformat(timespec="seconds")
+            since = self._cache.read_at(owner)
             return known.facts, (*known.unreadable, f"changes since {since}")
-        self._keep(owner, read)
+        self._cache.keep(owner, read, drops)
         return read.facts, read.unreadable
-
-    def _keep(self, owner: Owner, read: ReadFacts) -> None:
-        self._cache[owner] = read
-        self._cache.move_to_end(owner)
-        self._read_at[owner] = time.time()
-        while len(self._cache) > _CACHED_PROFILES:
-            self._read_at.pop(self._cache.popitem(last=False)[0], None)
 
 
 def _owner(app_name: str, user_id: str) -> Owner:
@@ -441,43 +447,3 @@ def _own_copy(fact: Fact) -> Fact:
         return fact
     claims = tuple(replace(claim, value=copy.deepcopy(claim.value)) for claim in fact.claims)
     return replace(fact, claims=claims)
-
-
-def _as_of(facts: Iterable[Fact], moment: float) -> tuple[Fact, ...]:
-    return tuple(
-        fact
-        for fact in facts
-        if fact.created_at <= moment and (fact.retired_at is None or moment < fact.retired_at)
-    )
-
-
-def _moment(as_of: datetime | float | None) -> float | None:
-    if as_of is None:
-        return None
-    if isinstance(as_of, datetime):
-        if as_of.tzinfo is None:
-            raise ConfigurationError(
-                "as_of has no time zone; give it one, as in datetime.now(UTC)."
-            )
-        return as_of.timestamp()
-    if isinstance(as_of, bool) or not isinstance(as_of, int | float):
-        raise ConfigurationError("as_of is a datetime or UTC epoch seconds.")
-    return as_of
-
-
-def _check_recall(
-    keys: Collection[str] | None,
-    kinds: Collection[Kind] | None,
-    subject: str | None,
-    budget_tokens: int | None,
-) -> None:
-    if isinstance(keys, str) or isinstance(kinds, str):
-        raise ConfigurationError("keys and kinds are lists; for one write [one].")
-    for key in keys or ():
-        check_name("key", key)
-    if subject is not None:
-        check_name("subject", subject)
-    if unknown := set(kinds or ()) - set(get_args(Kind)):
-        raise ConfigurationError(f"There is no kind {min(unknown)!r}.")
-    if budget_tokens is not None and (not isinstance(budget_tokens, int) or budget_tokens < 0):
-        raise ConfigurationError("budget_tokens is a whole number from 0 on, or None.")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import secrets
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
-from adk_memory_ext.errors import CorruptRecordError
+from adk_memory_ext.errors import CorruptRecordError, FactRejectedError
 from adk_memory_ext.event_times import MICROSECONDS
 from adk_memory_ext.facts import Claim, Fact, Provenance
-from adk_memory_ext.profile_rules import derived_names, without_sources
+from adk_memory_ext.profile_rules import derived_names, is_visible, without_sources
 from adk_memory_ext.sql_store import now_microseconds
 
 if TYPE_CHECKING:
@@ -53,7 +53,9 @@ class _Head:
     """UTC epoch microseconds, later than every write before."""
 
 
-NO_PROFILE = DataRevision(0, 0)
+NO_PROFILE: Final = DataRevision(0, 0)
+HIDDEN: Final = "is kept for other agents"
+"""Why an agent may neither change nor forget a fact that it may not see."""
 
 
 def data_revision(tx: Transaction, owner: Owner) -> DataRevision:
@@ -70,13 +72,13 @@ def read_profile(tx: Transaction, owner: Owner, known: ReadFacts | None = None) 
     if revision == NO_PROFILE:
         return ReadFacts(revision, (), ())
     facts, unreadable = _decoded(_current_rows(tx, owner))
-    return ReadFacts(revision, facts, unreadable)
+    return ReadFacts(revision, facts, _keys(unreadable))
 
 
 def read_history(tx: Transaction, owner: Owner) -> ReadFacts:
     """Returns every value of every fact of a user, the current ones too, oldest first."""
     facts, unreadable = _decoded(tx.rows("all_facts", owner.parameters()))
-    return ReadFacts(data_revision(tx, owner), facts, unreadable)
+    return ReadFacts(data_revision(tx, owner), facts, _keys(unreadable))
 
 
 def change_profile(
@@ -93,10 +95,11 @@ def change_profile(
             facts that are to be current.
 
     Raises:
-        CorruptRecordError: When a current fact cannot be read. Nothing was written.
+        CorruptRecordError: When a fact that is to be changed cannot be read. Nothing was written.
     """
     head = _locked_head(tx, owner)
-    before = {fact.name: fact for fact in _readable(_current_rows(tx, owner))}
+    readable, unreadable = _decoded(_current_rows(tx, owner))
+    before = {fact.name: fact for fact in readable}
     answer, after = change(before, head.now / MICROSECONDS)
     stored: dict[FactKey, Fact] = {}
     is_changed = False
@@ -105,6 +108,8 @@ def change_profile(
         is_changed = True
     for name, fact in after.items():
         old = before.get(name)
+        if name in unreadable:
+            raise _unreadable(name)
         is_new = repr(fact) != repr(old)  # 1, 1.0 and True are three values, and equal ones
         stored[name] = _stored(tx, owner, old, fact, head) if is_new else fact
         is_changed = is_changed or is_new
@@ -139,13 +144,25 @@ def _same_values(old: Fact, new: Fact) -> bool:
     return repr(bare(old)) == repr(bare(new))
 
 
-def forget(tx: Transaction, owner: Owner, names: Iterable[FactKey] | None) -> tuple[str, ...]:
+def forget(
+    tx: Transaction, owner: Owner, names: Iterable[FactKey] | None, agent: str | None = None
+) -> tuple[str, ...]:
     """Deletes facts with their history, and what was derived from them; None for all.
 
-    The profile's revision grows, so that no cache goes on with them.
+    A fact that was derived once and has another value by now loses the derived value only. The
+    profile's revision grows, so that no cache goes on with them.
+
+    Args:
+        tx: The transaction.
+        owner: Whose profile.
+        names: What names the facts.
+        agent: On whose wish; None is the application's.
 
     Returns:
-        The keys that were there.
+        The keys that were there, without those that the agent may not see.
+
+    Raises:
+        FactRejectedError: When the agent may not see one of the facts. Nothing was written.
     """
     if not tx.rows("profile_user", owner.parameters()):
         return ()
@@ -155,17 +172,40 @@ def forget(tx: Transaction, owner: Owner, names: Iterable[FactKey] | None) -> tu
         tx.run("delete_facts", owner.parameters())
         _save_head(tx, owner, head)
         return tuple(sorted(keys))
-    rows = tx.rows("all_facts", owner.parameters())
-    facts, _unreadable = _decoded(rows)
     asked = set(names)
-    gone = asked | derived_names(facts, asked)  # of an earlier revision, too
-    found = [row for row in rows if (row[3], row[4]) in gone]
-    for row in found:
+    rows = tx.rows("all_facts", owner.parameters())
+    newest = {fact.name: fact for fact in _decoded(rows)[0]}
+    hidden = {name for name, fact in newest.items() if not is_visible(fact, agent)}
+    for _subject, key in sorted(asked & hidden):
+        raise FactRejectedError(key, HIDDEN)
+    current = [fact for fact in newest.values() if fact.retired_at is None]
+    gone = asked | derived_names(current, asked)
+    wrong = [row for row in rows if row[3:5] in gone] + _derived_rows(rows, gone)
+    _delete_rows(tx, owner, wrong)
+    if wrong:
+        _save_head(tx, owner, head)
+    kept = {row[2:5] for row in rows} - {row[2:5] for row in wrong}
+    left = {name[1:] for name in kept}
+    return _keys({row[3:5] for row in wrong} - left - hidden)
+
+
+def _derived_rows(rows: Iterable[Any], gone: set[FactKey]) -> list[Any]:
+    """Returns the earlier values of other facts that were derived from those that are gone."""
+    earlier = [row for row in rows if row[2] and row[3:5] not in gone]
+    facts = {row[2:5]: fact for row in earlier for fact in _decoded([row])[0]}
+    tainted = gone | derived_names(facts.values(), gone)
+    return [
+        row
+        for row in earlier
+        if row[2:5] in facts  # else it is damaged, and nobody knows
+        and any((row[3], key) in tainted for key in facts[row[2:5]].derived_from)
+    ]
+
+
+def _delete_rows(tx: Transaction, owner: Owner, rows: Iterable[Any]) -> None:
+    for row in rows:
         parameters = {"retired_revision": row[2], "subject": row[3], "fact_key": row[4]}
         tx.run("delete_fact", {**owner.parameters(), **parameters})
-    if found:
-        _save_head(tx, owner, head)
-    return tuple(sorted({row[4] for row in found}))
 
 
 def delete_profile(tx: Transaction, owner: Owner) -> int:
@@ -190,11 +230,14 @@ def cut_session(
     if not tx.rows("profile_user", owner.parameters()):
         return ()
     head = _locked_head(tx, owner)
-    everything = _readable(tx.rows("all_facts", owner.parameters()))
-    current = {fact.name: fact for fact in everything if fact.retired_at is None}
+    rows = tx.rows("all_facts", owner.parameters())
+    everything, unreadable = _decoded(rows)
+    for damaged in sorted(unreadable):  # which may be of this session
+        raise _unreadable(damaged)
     gone: set[FactKey] = set()
     is_changed = False
-    for fact, retired in _with_retired(tx, owner, everything):
+    for fact, row in zip(everything, rows, strict=True):
+        retired = row[2]
         left = without_sources(fact, lambda source: source.session_id == session.session_id, facts)
         if left == fact:
             continue
@@ -206,19 +249,15 @@ def cut_session(
                 gone.add(fact.name)
         else:
             tx.run("save_claims", {**name, "claims": _claims_text(left)})
-    for derived in derived_names(current.values(), gone):
-        tx.run("delete_fact", _name(owner, current[derived], 0))
-        gone.add(derived)
+    current = [fact for fact in everything if fact.retired_at is None]
+    fallen = derived_names(current, gone)
+    for fact in current:
+        if fact.name in fallen:
+            tx.run("delete_fact", _name(owner, fact, 0))
     if is_changed:
+        _delete_rows(tx, owner, _derived_rows(rows, gone | fallen))
         _save_head(tx, owner, head)
-    return tuple(sorted(key for _subject, key in gone))
-
-
-def _with_retired(tx: Transaction, owner: Owner, facts: Iterable[Fact]) -> list[tuple[Fact, int]]:
-    """Returns facts with the revision that replaced each; 0 for a current one."""
-    rows = tx.rows("all_facts", owner.parameters())
-    retired = {(row[3], row[4], row[5]): row[2] for row in rows}
-    return [(fact, retired[*fact.name, fact.revision]) for fact in facts]
+    return _keys(gone | fallen)
 
 
 def _locked_head(tx: Transaction, owner: Owner) -> _Head:
@@ -309,24 +348,27 @@ def _claims_text(fact: Fact) -> str:
     )
 
 
-def _decoded(rows: Iterable[Any]) -> tuple[tuple[Fact, ...], tuple[str, ...]]:
-    facts, unreadable = [], []
+def _decoded(rows: Iterable[Any]) -> tuple[tuple[Fact, ...], set[FactKey]]:
+    """Returns facts, and the names of records that are damaged."""
+    facts: list[Fact] = []
+    unreadable: set[FactKey] = set()
     for row in rows:
         try:
             facts.append(_fact(row))
         except (KeyError, TypeError, ValueError):
-            unreadable.append(str(row[4]))
-    return tuple(facts), tuple(unreadable)
+            unreadable.add((row[3], row[4]))
+    return tuple(facts), unreadable
 
 
-def _readable(rows: Iterable[Any]) -> tuple[Fact, ...]:
-    facts, unreadable = _decoded(rows)
-    if unreadable:
-        raise CorruptRecordError(
-            f"The stored fact {unreadable[0]!r} cannot be read; forget it and save it again."
-            " Nothing was written."
-        )
-    return facts
+def _unreadable(name: FactKey) -> CorruptRecordError:
+    return CorruptRecordError(
+        f"The stored fact {name[1]!r} cannot be read; forget it and save it again."
+        " Nothing was written."
+    )
+
+
+def _keys(names: Iterable[FactKey]) -> tuple[str, ...]:
+    return tuple(sorted({key for _subject, key in names}))
 
 
 def _fact(row: Any) -> Fact:

@@ -171,8 +171,9 @@ def test_the_order_of_the_parts_is_fixed() -> None:
 
 def test_nothing_is_required_but_a_name_is_taken() -> None:
     """`adk web --extra_plugins` passes a name and nothing else; an application may pass none."""
-    assert [part.name for part in MemoryPlugin().parts] == ["turns", "memory_policy"]
-    assert MemoryPlugin(turns=None, policy=None).parts == ()
+    names = [part.name for part in MemoryPlugin().parts]
+    assert names == ["turns", "memory_policy", "profile"]
+    assert MemoryPlugin(turns=None, policy=None, profile=None).parts == ()
     assert MemoryPlugin().name == "memory"
     assert MemoryPlugin(name="adk_memory_ext.MemoryPlugin").name == "adk_memory_ext.MemoryPlugin"
 

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from adk_memory_ext.service import DurableSessionService
 
 _PREFIX: Final = "profile:"
-_WIDE: Final = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff]+")
+_WIDE: Final = re.compile(
+    "[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]+"
+)
 """Kana, Han and Hangul, which are written without spaces between the parts of a compound."""
 _MOST_FACTS: Final = 10
 
@@ -65,7 +67,7 @@ class ProfileMemoryService(BaseMemoryService):
         )
         asked = _words(query)
         scored = [
-            (len(asked & _words(_searchable(fact))), fact)
+            (len(_shared(asked, _words(_searchable(fact)))), fact)
             for fact in recalled.facts
             if not fact.visible_to
         ]
@@ -150,8 +152,21 @@ def _searchable(fact: Fact) -> str:
     return re.sub(r"[-_.]", " ", f"{about} {fact.key}") + f" {values}"
 
 
+def _shared(one: set[str], other: set[str]) -> set[str]:
+    """Returns common words; a word of one wide character is part of those that hold it."""
+    common = one & other
+    for words, others in ((one, other), (other, one)):
+        wide = [word for word in others if _WIDE.match(word)]
+        common |= {
+            word
+            for word in words
+            if len(word) == 1 and _WIDE.match(word) and any(word in pair for pair in wide)
+        }
+    return common
+
+
 def _words(text: str) -> set[str]:
-    """Returns words without case and accents, and the pairs and characters of wide scripts."""
+    """Returns words without case and accents, and pairs of characters of wide scripts."""
     composed = unicodedata.normalize("NFKC", text).casefold()
     words: set[str] = set()
     for run in _WIDE.findall(composed):

@@ -13,7 +13,6 @@ from google.adk.tools.tool_context import ToolContext  # noqa: TC002  # ADK read
 from adk_memory_ext.errors import ConfigurationError, MemoryExtError, StoreError
 from adk_memory_ext.facts import USER, Kind, NewFact, Provenance, Status
 from adk_memory_ext.profile.fence import fenced
-from adk_memory_ext.profile_rules import is_visible
 from adk_memory_ext.service import DurableSessionService
 
 if TYPE_CHECKING:
@@ -143,7 +142,7 @@ class ProfileToolset(BaseToolset):
           profile: what is saved now. removed: facts that followed from the old value.
         """
         context = tool_context.get_invocation_context()
-        event = _user_event(context)
+        agent, event = tool_context.agent_name, _user_event(context)
         new = NewFact(
             key=key,
             value=value,
@@ -156,20 +155,20 @@ class ProfileToolset(BaseToolset):
                 session_id=context.session.id,
                 invocation_id=context.invocation_id,
                 event_id=event.id if event else None,
-                author=tool_context.agent_name,
+                author=agent,
             ),
         )
         try:
             profiles = _profiles(context)
             if self._waits:
-                profiles.save_at_end(new, invocation_id=context.invocation_id, **_owner(context))
+                profiles.save_at_end(
+                    new, invocation_id=context.invocation_id, agent=agent, **_owner(context)
+                )
                 return {"outcome": "waiting", "until": "the end of this turn"}
-            saved = await profiles.save(new, **_owner(context))
+            saved = await profiles.save(new, agent=agent, **_owner(context))
         except MemoryExtError as error:
             return self._failed(error)
-        answer: dict[str, Any] = {"outcome": saved.outcome}
-        if is_visible(saved.fact, tool_context.agent_name):
-            answer["profile"] = fenced([saved.fact])
+        answer: dict[str, Any] = {"outcome": saved.outcome, "profile": fenced([saved.fact])}
         if saved.removed:
             answer["removed"] = list(saved.removed)
         return answer
@@ -188,7 +187,13 @@ class ProfileToolset(BaseToolset):
         """
         context = tool_context.get_invocation_context()
         try:
-            gone = await _profiles(context).forget(key, **_owner(context), subject=about)
+            gone = await _profiles(context).forget(
+                key,
+                **_owner(context),
+                subject=about,
+                agent=tool_context.agent_name,
+                invocation_id=context.invocation_id,
+            )
         except MemoryExtError as error:
             return self._failed(error)
         return {"forgotten": list(gone)}

@@ -104,7 +104,7 @@ async def test_closing_twice_at_once_waits_for_the_same(sessions: DurableSession
     work = [
         asyncio.ensure_future(task)
         for _ in range(WAITING)
-        for task in (sessions.state.increment("user:n", **OWN), sessions.get_session(**SESSION))
+        for task in (sessions.state.increment("user:n", **OWN), wrapped.get_session(**SESSION))
     ]
     await asyncio.sleep(0)
 

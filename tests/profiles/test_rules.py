@@ -133,7 +133,7 @@ async def replay(
     return moments
 
 
-@settings(max_examples=count(60, 1_000))
+@settings(max_examples=count(100, 1_000))
 @given(STEPS)
 def test_no_sequence_of_updates_makes_two_current_values_or_a_stale_recall(
     steps: list[Any],
