@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from adk_memory_ext.turn_queue import reject, supersede, wait
     from adk_memory_ext.turns import Turns
     from adk_memory_ext.views import scoped
+    from adk_memory_ext.windows import Window
 
 __version__: Final = "0.1.0"
 
@@ -80,6 +81,7 @@ __all__ = [
     "TurnNestedError",
     "Turns",
     "Union",
+    "Window",
     "__version__",
     "register",
     "reject",
@@ -110,6 +112,7 @@ _MODULES: Final = {
     "StateRule": "policy",
     "Turns": "turns",
     "Union": "state_changes",
+    "Window": "windows",
     "register": "service_uri",
     "reject": "turn_queue",
     "scoped": "views",

@@ -7,6 +7,7 @@ of them with `schema`.
 
 from __future__ import annotations
 
+import json
 import time
 from typing import TYPE_CHECKING, Final
 
@@ -14,6 +15,7 @@ from sqlalchemy import MetaData, func, insert, inspect, literal, select, text
 
 from adk_memory_ext import adk_tables, schema
 from adk_memory_ext.errors import ConfigurationError, SchemaVersionError
+from adk_memory_ext.windows import references
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -246,9 +248,62 @@ def _create_state_times(connection: Connection) -> None:
         connection.execute(text(statement))
 
 
+def _create_landmarks(connection: Connection) -> None:
+    """Version 2: where the long-running calls and the compaction summaries are."""
+    if connection.dialect.name == "mysql":
+        connection.execute(text("DROP TABLE IF EXISTS memext_landmarks"))
+    number = "INTEGER" if connection.dialect.name == "sqlite" else "BIGINT"
+    without_rowid = " WITHOUT ROWID" if connection.dialect.name == "sqlite" else ""
+    collation = _collation(connection)
+    collate = "" if collation is None else f" COLLATE {collation}"
+    connection.execute(
+        text(
+            f"""CREATE TABLE memext_landmarks (
+            session_key {number} NOT NULL, sequence BIGINT NOT NULL,
+            call_digest VARCHAR(64) NOT NULL, answered_sequence BIGINT,
+            PRIMARY KEY (session_key, sequence, call_digest)){without_rowid}{collate}"""
+        )
+    )
+    _find_landmarks(connection)
+
+
+def _find_landmarks(connection: Connection) -> None:
+    """Notes those of the events that are stored already, in the order of their append."""
+    stored = """SELECT o.session_key, o.sequence, e.event_data FROM memext_events o
+        JOIN memext_sessions s ON s.session_key = o.session_key
+        JOIN events e ON e.app_name = s.app_name AND e.user_id = s.user_id
+            AND e.session_id = s.session_id AND e.id = o.event_id
+        WHERE CAST(e.event_data AS {kind}) LIKE :call
+            OR CAST(e.event_data AS {kind}) LIKE :answer
+            OR CAST(e.event_data AS {kind}) LIKE :summary
+        ORDER BY o.session_key, o.sequence"""
+    kind = "CHAR" if connection.dialect.name == "mysql" else "TEXT"
+    patterns = {
+        "call": "%long_running_tool_ids%",
+        "answer": "%function_response%",
+        "summary": "%compaction%",
+    }
+    insertion = text(
+        "INSERT INTO memext_landmarks (session_key, sequence, call_digest)"
+        " VALUES (:key, :sequence, :call)"
+    )
+    answering = text(
+        "UPDATE memext_landmarks SET answered_sequence = :sequence WHERE session_key = :key"
+        " AND call_digest = :call AND answered_sequence IS NULL"
+    )
+    for key, sequence, data in connection.execute(text(stored.format(kind=kind)), patterns):
+        event = json.loads(data) if isinstance(data, str) else data
+        found = references(event)
+        for call in found.answered:
+            connection.execute(answering, {"key": key, "sequence": sequence, "call": call})
+        for call in [*found.opened, *([""] if found.is_summary else ())]:
+            connection.execute(insertion, {"key": key, "sequence": sequence, "call": call})
+
+
 MIGRATIONS: Final[Mapping[int, Callable[[Connection], None]]] = {
     1: _create_sequences,
     2: _create_profiles,
     3: _create_state_times,
+    4: _create_landmarks,
 }
 """What brings a database from the version before to each version."""

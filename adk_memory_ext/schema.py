@@ -2,8 +2,9 @@
 
 `memext_sessions` gives each of ADK's sessions a short integer key, its place in lists and the
 number of its last record; `memext_events` gives each event its sequence; `memext_state_times` says
-when a key that expires was last written. None repeats what ADK's tables hold, so that dropping them
-loses order by sequence, titles and expiry, and nothing else.
+when a key that expires was last written; `memext_landmarks` says where the events are that a
+windowed load needs from before its window. None repeats what ADK's tables hold, so that dropping
+them loses order by sequence, titles and expiry, and nothing else.
 `memext_profile_users` and `memext_profile_facts` hold what nothing else does: profiles.
 """
 
@@ -26,7 +27,7 @@ from sqlalchemy.dialects.mysql import MEDIUMTEXT
 
 from adk_memory_ext.adk_tables import ID_LENGTH, NAME_LENGTH
 
-VERSION: Final = 3
+VERSION: Final = 4
 """The schema version that this code writes; `migrations` brings a database to it."""
 
 # SQLite's INTEGER PRIMARY KEY is the row's own key (https://www.sqlite.org/rowidtable.html).
@@ -86,6 +87,18 @@ memext_events: Final = Table(
     sqlite_with_rowid=False,
 )
 
+memext_landmarks: Final = Table(
+    "memext_landmarks",
+    metadata,
+    Column("session_key", _KEY, primary_key=True, autoincrement=False),
+    # Of the event that makes the call or is the summary.
+    Column("sequence", BigInteger, primary_key=True, autoincrement=False),
+    # SHA-256 of a long-running call's id; empty for a compaction summary.
+    Column("call_digest", String(64), primary_key=True),
+    # Of the event with which somebody outside answered; null as long as nobody has.
+    Column("answered_sequence", BigInteger, nullable=True),
+    sqlite_with_rowid=False,
+)
 memext_profile_users: Final = Table(
     "memext_profile_users",
     metadata,

@@ -23,6 +23,7 @@ from adk_memory_ext.service_check import CheckedClause, check_service
 from adk_memory_ext.state_changes import change_in
 from adk_memory_ext.turn_queue import TurnQueue
 from adk_memory_ext.wider_services import ListsPages, SeesChanges
+from adk_memory_ext.windows import Window, WindowConfig, is_rewind, window_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -59,6 +60,8 @@ class DurableSessionService(BaseSessionService):
             warns once a key; `refuse` takes the change back and raises `StateRejectedError`.
         policy: What may be remembered, where and for how long; None: everything, for ever.
         profile_limits: What a user's profile may hold; None for the defaults.
+        window: What of a session's log `get_session` loads where its caller asks for nothing else;
+            None for all. `Runner.rewind_async` and `get_whole_session` get all of it.
 
     Raises:
         ConfigurationError: When the URL is wrong, the wrapped service has a database, or a value
@@ -73,6 +76,7 @@ class DurableSessionService(BaseSessionService):
         on_direct_write: OnDirectWrite = "keep",
         policy: StatePolicy | None = None,
         profile_limits: ProfileLimits | None = None,
+        window: Window | None = None,
     ) -> None:
         if on_direct_write not in get_args(OnDirectWrite):
             raise ConfigurationError(
@@ -80,6 +84,7 @@ class DurableSessionService(BaseSessionService):
             )
         self._lowest: Final = wrapped
         self._policy = policy
+        self._window = window
         self._own_store, self._database = _store_of(wrapped, store)
         self._policed: PolicedSessions | None = None
         if policy is not None:
@@ -115,6 +120,8 @@ class DurableSessionService(BaseSessionService):
         on_direct_write: OnDirectWrite = "keep",
         policy: StatePolicy | None = None,
         profile_limits: ProfileLimits | None = None,
+        window: Window | None = None,
+        cache_bytes: int | None = None,
         **options: Any,
     ) -> Self:
         """Returns a service over the database at `url`, which it opens, owns and closes.
@@ -131,6 +138,9 @@ class DurableSessionService(BaseSessionService):
             on_direct_write: As in `DurableSessionService`.
             policy: As in `DurableSessionService`.
             profile_limits: What a user's profile may hold; None for the defaults.
+            window: As in `DurableSessionService`.
+            cache_bytes: Roughly how much memory decoded events of sessions that were loaded before
+                may take; 0 for none, None for 128 MiB.
             **options: The fields of `adk_memory_ext.database.DatabaseOptions`.
 
         Raises:
@@ -138,14 +148,20 @@ class DurableSessionService(BaseSessionService):
                 folder cannot be written or the file is no database. Nothing was written.
             SchemaVersionError: When the file has tables of another layout. It was only read.
         """
-        from adk_memory_ext.sql_sessions import SqlSessionService
+        from adk_memory_ext.sql_sessions import CACHE_BYTES, SqlSessionService
 
-        wrapped = SqlSessionService.from_url(url, on_bad_value=on_bad_value, **options)
+        wrapped = SqlSessionService.from_url(
+            url,
+            on_bad_value=on_bad_value,
+            cache_bytes=CACHE_BYTES if cache_bytes is None else cache_bytes,
+            **options,
+        )
         service = cls(
             wrapped,
             on_direct_write=on_direct_write,
             policy=policy,
             profile_limits=profile_limits,
+            window=window,
         )
         service._close_wrapped = wrapped.close
         return service
@@ -202,13 +218,42 @@ class DurableSessionService(BaseSessionService):
     ) -> Session | None:
         """Returns the session with its events in the order of their append; None if unknown.
 
-        Of several callers at once, each gets it in its turn: the first one goes on first.
+        Of several callers at once, each gets it in its turn: a Runner that came first goes on
+        first. Where the service has a `window` and the caller no `config`, the events are those of
+        the window.
+        """
+        if config is None and self._window is not None and not is_rewind():
+            config = self._window.config()
+        async with self._arrivals.in_order((app_name, user_id, session_id)):
+            session = await self._load(app_name, user_id, session_id, config)
+        return None if session is None else watched(session)
+
+    async def get_whole_session(
+        self, *, app_name: str, user_id: str, session_id: str
+    ) -> Session | None:
+        """Returns the session with all its events, whatever the window; None if unknown.
+
+        For what must see the whole log: an export, a memory service's `add_session_to_memory`.
         """
         async with self._arrivals.in_order((app_name, user_id, session_id)):
-            session = await self._wrapped.get_session(
+            session = await self._load(app_name, user_id, session_id, None)
+        return None if session is None else watched(session)
+
+    async def _load(
+        self, app_name: str, user_id: str, session_id: str, config: GetSessionConfig | None
+    ) -> Session | None:
+        """Loads a session; over a service that knows no windows, all of it to cut it here."""
+        window = config.window if isinstance(config, WindowConfig) else None
+        if window is None or self._applies_changes:
+            return await self._wrapped.get_session(
                 app_name=app_name, user_id=user_id, session_id=session_id, config=config
             )
-        return None if session is None else watched(session)
+        session = await self._wrapped.get_session(
+            app_name=app_name, user_id=user_id, session_id=session_id
+        )
+        if session is not None:
+            session.events = window_of(session.events, window)
+        return session
 
     async def catch_up(
         self, session: Session, config: GetSessionConfig | None = None, *, whole: bool = False
@@ -229,12 +274,9 @@ class DurableSessionService(BaseSessionService):
         """
         if not whole and await self._has_seen_all(session):
             return False
-        fresh = await self._wrapped.get_session(
-            app_name=session.app_name,
-            user_id=session.user_id,
-            session_id=session.id,
-            config=config,
-        )
+        if config is None and self._window is not None:
+            config = self._window.config()
+        fresh = await self._load(session.app_name, session.user_id, session.id, config)
         if fresh is None:
             raise SessionNotFoundError(f"Session {session.id} not found.")
         is_new = [event.id for event in session.events[-1:]] != [e.id for e in fresh.events[-1:]]
@@ -244,7 +286,8 @@ class DurableSessionService(BaseSessionService):
         return is_new
 
     async def _catch_up_whole(self, session: Session) -> bool:
-        return await self.catch_up(session, whole=True)
+        # A rewind is what asks, and it needs the whole log.
+        return await self.catch_up(session, GetSessionConfig(), whole=True)
 
     async def _has_seen_all(self, session: Session) -> bool:
         if isinstance(self._wrapped, SeesChanges):

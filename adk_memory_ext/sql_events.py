@@ -10,6 +10,7 @@ from google.adk.errors import StaleSessionError
 from google.adk.errors.session_not_found_error import SessionNotFoundError
 from sqlalchemy.exc import IntegrityError as AnyIntegrityError
 
+from adk_memory_ext import sql_windows
 from adk_memory_ext.event_times import in_order, microseconds
 from adk_memory_ext.records import Revision
 from adk_memory_ext.sql_store import (
@@ -137,6 +138,7 @@ def append_event(
     data = with_delta(event.data, outcome)
     parameters["event_data"] = f'{tx.json(data)[:-1]}, "timestamp": {timestamp!r}}}'
     _write(tx, parameters)
+    sql_windows.note(tx, head.key, head.last_sequence + 1, data)
     revision = None if is_stale else Revision(head.incarnation, head.last_sequence + 1)
     return Appended(timestamp, revision, outcome, data)
 

@@ -20,13 +20,14 @@ from google.adk.sessions.state import State
 
 from adk_memory_ext import database, expired_state, sql_events, sql_expiry, sql_lists, sql_store
 from adk_memory_ext.errors import ConfigurationError, StateRejectedError
+from adk_memory_ext.event_cache import CachedSession, EventCache
 from adk_memory_ext.event_times import microseconds
 from adk_memory_ext.ids import check_event, check_owner, check_title, session_identity
 from adk_memory_ext.json_values import Normaliser, OnBadValue
 from adk_memory_ext.records import SessionId, SessionPage
 from adk_memory_ext.server_database import ServerDatabase
 from adk_memory_ext.sql_events import DuplicateEventError, Seen
-from adk_memory_ext.sql_store import ForeignRowsError
+from adk_memory_ext.sql_store import ForeignRowsError, Head
 from adk_memory_ext.sqlite_database import SqliteDatabase
 from adk_memory_ext.state_changes import MISSING
 from adk_memory_ext.stored_events import (
@@ -43,6 +44,7 @@ from adk_memory_ext.stored_sessions import (
     loaded_session,
     temporary,
 )
+from adk_memory_ext.windows import WindowConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -57,6 +59,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _logger: Final = logging.getLogger(__name__)
+CACHE_BYTES: Final = 128 * 1024 * 1024
 
 
 class Database(Protocol):
@@ -93,13 +96,24 @@ class SqlSessionService(BaseSessionService):
             (NaN, NUL, a lone surrogate, bytes, …); `replace` stores the nearest one instead and
             lists its path in the event's `custom_metadata["memext_replaced"]`, or in a warning in
             the log where there is no event.
+        cache_bytes: Roughly how much memory decoded events of sessions that were loaded before may
+            take; 0 decodes them anew at each load.
     """
 
     keeps_order: Final = True
     """What was appended last is read last."""
 
-    def __init__(self, database: Database, *, on_bad_value: OnBadValue = "refuse") -> None:
+    def __init__(
+        self,
+        database: Database,
+        *,
+        on_bad_value: OnBadValue = "refuse",
+        cache_bytes: int = CACHE_BYTES,
+    ) -> None:
         _check_on_bad_value(on_bad_value)
+        if cache_bytes < 0:
+            raise ConfigurationError("cache_bytes must not be negative.")
+        self._cache = EventCache(cache_bytes)
         self._database = database
         self._on_bad_value: OnBadValue = on_bad_value
         self._sessions_adopted = False
@@ -108,15 +122,31 @@ class SqlSessionService(BaseSessionService):
         self._left_alone: dict[SessionId, object] = {}
 
     @classmethod
-    def from_url(cls, url: str, *, on_bad_value: OnBadValue = "refuse", **options: Any) -> Self:
+    def from_url(
+        cls,
+        url: str,
+        *,
+        on_bad_value: OnBadValue = "refuse",
+        cache_bytes: int = CACHE_BYTES,
+        **options: Any,
+    ) -> Self:
         """Returns a service over the database at `url`; see `DurableSessionService.from_url`."""
         _check_on_bad_value(on_bad_value)
-        return cls(open_database(url, **options), on_bad_value=on_bad_value)
+        if cache_bytes < 0:
+            raise ConfigurationError("cache_bytes must not be negative.")
+        return cls(
+            open_database(url, **options), on_bad_value=on_bad_value, cache_bytes=cache_bytes
+        )
 
     @property
     def database(self) -> Database:
         """Where the sessions are stored."""
         return self._database
+
+    @property
+    def cache(self) -> EventCache:
+        """Decoded events of sessions that were loaded before."""
+        return self._cache
 
     async def create_session(
         self,
@@ -150,7 +180,7 @@ class SqlSessionService(BaseSessionService):
                 user_changes=changes["user"],
                 session_state=initial,
             )
-            session = loaded_session(identity, loaded)
+            session = loaded_session(identity, loaded, [])
             sql_expiry.note(tx, identity, state or {}, self._ttl)
             sql_expiry.hide_expired(tx, identity, session.state, self._ttl)
             return session
@@ -170,16 +200,30 @@ class SqlSessionService(BaseSessionService):
         """Returns the session as it is at one moment, events in the order of their append."""
         identity = session_identity(app_name, user_id, session_id)
         await self._catch_up(identity)
+        window = config.window if isinstance(config, WindowConfig) else None
         limit = config.num_recent_events if config else None
         after = None
         if config and config.after_timestamp:
             after = microseconds(config.after_timestamp)
 
         def work(tx: Transaction, *, check: bool = True) -> StoredSession | None:
-            loaded = sql_store.load_session(tx, identity, limit=limit, after=after, check=check)
+            entry = CachedSession(0)
+
+            def known(head: Head) -> int:
+                nonlocal entry
+                entry = self._cache.entry(identity, head.incarnation)
+                return entry.whole_up_to
+
+            loaded = sql_store.load_session(
+                tx, identity, limit=limit, after=after, window=window, known=known, check=check
+            )
             if loaded is None:
+                self._cache.forget(identity)
                 return None
-            session = loaded_session(identity, loaded)
+            if loaded.known is None:
+                entry = self._cache.entry(identity, loaded.head.incarnation)
+            events = self._cache.events(identity, entry, loaded.events, loaded.known)
+            session = loaded_session(identity, loaded, events)
             sql_expiry.hide_expired(tx, identity, session.state, self._ttl)
             return session
 
@@ -240,6 +284,7 @@ class SqlSessionService(BaseSessionService):
         """Deletes the session and its events; does nothing if it is unknown."""
         identity = session_identity(app_name, user_id, session_id)
         await self._database.write(lambda tx: sql_store.delete_session(tx, identity))
+        self._cache.forget(identity)
 
     async def get_user_state(self, *, app_name: str, user_id: str) -> dict[str, Any]:
         """Returns the user's state, keys without `user:`; empty if there is none."""
@@ -377,7 +422,8 @@ class SqlSessionService(BaseSessionService):
         """Does nothing: what was acknowledged is stored."""
 
     async def close(self) -> None:
-        """Closes the database. May be called twice."""
+        """Closes the database and forgets what was loaded. May be called twice."""
+        self._cache.clear()
         await self._database.close()
 
     def _changes(self, delta: Mapping[str, Any]) -> dict[str, dict[str, StateChange]]:

@@ -13,16 +13,18 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from adk_memory_ext import sql_windows
 from adk_memory_ext.errors import CorruptRecordError, InvalidIdError, StateRejectedError
 from adk_memory_ext.records import Revision
 from adk_memory_ext.state_changes import MISSING, UnfitValueError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from adk_memory_ext.records import SessionId
     from adk_memory_ext.state_changes import StateChange
     from adk_memory_ext.statements import Transaction
+    from adk_memory_ext.windows import Window
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +58,10 @@ class LoadedSession:
     head: Head
     app_state: dict[str, Any]
     user_state: dict[str, Any]
-    events: list[str]
-    """JSON texts, in the order of their append."""
+    events: list[tuple[int, str]]
+    """Sequences and JSON texts, in the order of their append."""
+    known: int | None = None
+    """Of a whole log: the sequence behind which `events` go on."""
 
     def state(self) -> dict[str, Any]:
         """Returns the state of all scopes, with prefixes."""
@@ -185,8 +189,7 @@ def adopt(tx: Transaction, session: SessionId) -> None:
     created, updated = (tx.microseconds(value) for value in bare[0])
     link = tx.rows("link_key", parameters)
     if link and link[0][4] != created:
-        tx.run("delete_sequences", parameters)
-        tx.run("delete_link", parameters)
+        _delete_ours(tx, parameters)
         link = ()
     if not link:
         _insert_link(tx, session, created)
@@ -195,8 +198,10 @@ def adopt(tx: Transaction, session: SessionId) -> None:
     for event_id, data in tx.rows("foreign_events", {**parameters, "session_key": key}):
         last += 1
         tx.run("insert_sequence", {"session_key": key, "sequence": last, "event_id": event_id})
-        if has_content(json.loads(data or "{}")):
+        event = json.loads(data or "{}")
+        if has_content(event):
             content = last
+        sql_windows.note(tx, key, last, event)
     newest = tx.rows("newest_event", parameters)
     tx.run(
         "save_link",
@@ -260,8 +265,7 @@ def create_session(
     # The session first, as in an append, so that these two cannot wait for each other for ever.
     tx.run("insert_session", {**parameters, "state": state, "time": tx.time(now)})
     # What is left of a session that plain ADK deleted.
-    tx.run("delete_sequences", parameters)
-    tx.run("delete_link", parameters)
+    _delete_ours(tx, parameters)
     revision = _insert_link(tx, session, now)
     app_state = change_scope(tx, "app", session, app_changes)
     user_state = change_scope(tx, "user", session, user_changes)
@@ -341,6 +345,8 @@ def load_session(
     *,
     limit: int | None = None,
     after: int | None = None,
+    window: Window | None = None,
+    known: Callable[[Head], int] | None = None,
     check: bool = True,
 ) -> LoadedSession | None:
     """Returns the session with its events, or None.
@@ -348,8 +354,12 @@ def load_session(
     Args:
         tx: The transaction, which must see one moment of the database.
         session: The session.
-        limit: At most this many of the newest events; None for all.
+        limit: At most this many of the newest events, and before them the invocations of calls
+            that were open by then; None for all.
         after: Only events of this time (UTC epoch microseconds) or later; None for all.
+        window: Only the events of this window; instead of `limit` and `after`.
+        known: Says up to which sequence the caller has all events; those are not read where all
+            are asked for.
         check: Look whether plain ADK wrote in between.
 
     Raises:
@@ -363,23 +373,35 @@ def load_session(
         decode_state(rows[0][0]) if (rows := tx.rows(name, parameters)) else {}
         for name in ("app_state", "user_state")
     )
-    events = _load_events(tx, {**parameters, "session_key": head.key}, limit, after)
+    own = {**parameters, "session_key": head.key}
+    if window is not None:
+        events = sql_windows.load_window(tx, own, window, head.last_sequence)
+    elif limit is None and after is None and known is not None:
+        have = min(known(head), head.last_sequence)
+        events = list(tx.rows("events_from", {**own, "sequence": have + 1}))
+        return LoadedSession(head, app_state, user_state, events, have)
+    else:
+        events = _load_events(tx, own, limit, after, head.last_sequence)
     return LoadedSession(head, app_state, user_state, events)
 
 
 def _load_events(
-    tx: Transaction, parameters: dict[str, Any], limit: int | None, after: int | None
-) -> list[str]:
-    if limit == 0:
-        return []
+    tx: Transaction, parameters: dict[str, Any], limit: int | None, after: int | None, last: int
+) -> list[tuple[int, str]]:
     name = "events" if limit is None else "last_events"
     if after is not None:
         name += "_since"
         parameters["after"] = tx.time(after)
     if limit is not None:
         parameters["limit"] = limit
-    rows: Sequence[tuple[Any, ...]] = tx.rows(name, parameters)
-    return [row[1] for row in (rows if limit is None else reversed(rows))]
+    rows: Sequence[Any] = tx.rows(name, parameters) if limit != 0 else ()
+    if limit is None:
+        return list(rows)
+    if after is None:
+        start = rows[-1][0] if rows else last + 1
+        open_calls = sql_windows.referred(tx, parameters, start, with_summary=False)
+        return [*open_calls, *reversed(rows)]
+    return list(reversed(rows))
 
 
 def stored_event(tx: Transaction, session: SessionId, event_id: str) -> dict[str, Any] | None:
@@ -396,8 +418,14 @@ def delete_session(tx: Transaction, session: SessionId) -> None:
     parameters = session.parameters()
     if tx.dialect != "sqlite":  # so that an append under way has ended, and none begins
         tx.rows("locked_bare_head", parameters)
-    for rows in ("events", "sequences", "state_times", "link", "session"):
-        tx.run(f"delete_{rows}", parameters)
+    tx.run("delete_events", parameters)
+    _delete_ours(tx, parameters)
+    tx.run("delete_session", parameters)
+
+
+def _delete_ours(tx: Transaction, parameters: Mapping[str, Any]) -> None:
+    for statement in ("delete_sequences", "delete_landmarks", "delete_state_times", "delete_link"):
+        tx.run(statement, parameters)
 
 
 def user_state(tx: Transaction, session: SessionId) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from sqlalchemy import (
     insert,
     literal_column,
     not_,
+    or_,
     select,
     update,
 )
@@ -33,7 +34,7 @@ from adk_memory_ext.fact_statements import fact_clauses
 from adk_memory_ext.json_values import encode, exact_for_jsonb
 from adk_memory_ext.parameters import PREFIX as _PREFIX
 from adk_memory_ext.parameters import given as _given
-from adk_memory_ext.schema import memext_events, memext_sessions
+from adk_memory_ext.schema import memext_events, memext_landmarks, memext_sessions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -199,6 +200,7 @@ def _clauses(dialect: str) -> dict[str, ClauseElement]:
         **_deleting(),
         **expiry_clauses(dialect),
         **fact_clauses(lock=dialect != "sqlite"),
+        **_windowing(),
     }
 
 
@@ -426,6 +428,61 @@ def _deleting() -> dict[str, ClauseElement]:
                 select(memext_sessions.c.session_key).where(_own(memext_sessions))
             )
         ),
+        "delete_landmarks": delete(memext_landmarks).where(
+            memext_landmarks.c.session_key.in_(
+                select(memext_sessions.c.session_key).where(_own(memext_sessions))
+            )
+        ),
         "delete_link": delete(memext_sessions).where(_own(memext_sessions)),
         "delete_session": delete(sessions).where(_own(sessions, "id")),
+    }
+
+
+def _windowing() -> dict[str, ClauseElement]:
+    numbered = memext_events.c
+    places = memext_landmarks.c
+    joined = memext_events.join(events, and_(events.c.id == numbered.event_id, _own(events)))
+    own = numbered.session_key == _given("session_key")
+    in_order = select(numbered.sequence, events.c.event_data).select_from(joined).where(own)
+    invocations = select(numbered.sequence, events.c.invocation_id).select_from(joined).where(own)
+    at_or_behind = numbered.sequence >= _given("sequence")
+    landmark = places.session_key == _given("session_key")
+    before = places.sequence < _given("sequence")
+    is_call = places.call_digest != literal_column("''")
+    return {
+        "events_from": in_order.where(at_or_behind).order_by(numbered.sequence),
+        "events_between": in_order.where(
+            at_or_behind, numbered.sequence <= _given("final")
+        ).order_by(numbered.sequence),
+        "invocations_to": invocations.where(numbered.sequence <= _given("sequence"))
+        .order_by(numbered.sequence.desc())
+        .limit(_given("limit")),
+        "invocations_from": invocations.where(at_or_behind)
+        .order_by(numbered.sequence)
+        .limit(_given("limit")),
+        "first_of_invocation": select(func.min(numbered.sequence))
+        .select_from(joined)
+        .where(own, IsExactly(events.c.invocation_id, _given("invocation_id"))),
+        "open_landmarks": select(places.sequence).where(
+            landmark,
+            before,
+            is_call,
+            or_(
+                places.answered_sequence.is_(None),
+                places.answered_sequence >= _given("sequence"),
+            ),
+        ),
+        "newest_summary": select(func.max(places.sequence)).where(landmark, before, not_(is_call)),
+        "insert_landmark": insert(memext_landmarks).values(
+            session_key=_given("session_key"),
+            sequence=_given("sequence"),
+            call_digest=_given("call_digest"),
+        ),
+        "answer_landmark": update(memext_landmarks)
+        .where(
+            landmark,
+            places.call_digest == _given("call_digest"),
+            places.answered_sequence.is_(None),
+        )
+        .values(answered_sequence=_given("sequence")),
     }

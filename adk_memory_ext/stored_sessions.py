@@ -11,7 +11,7 @@ from pydantic import PrivateAttr
 
 from adk_memory_ext.event_times import MICROSECONDS, microseconds
 from adk_memory_ext.state_changes import MISSING
-from adk_memory_ext.stored_events import ReadyEvent, decode_event, match_stored
+from adk_memory_ext.stored_events import ReadyEvent, match_stored
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,8 +39,10 @@ class StoredSession(Session):
             self._revision = revision
 
 
-def loaded_session(identity: SessionId, loaded: LoadedSession) -> StoredSession:
-    """Returns ADK's object; called in the reading thread, where decoding does not block a loop."""
+def loaded_session(
+    identity: SessionId, loaded: LoadedSession, events: list[Event]
+) -> StoredSession:
+    """Returns ADK's object with these events."""
     session = StoredSession(
         app_name=identity.app_name,
         user_id=identity.user_id,
@@ -48,7 +50,7 @@ def loaded_session(identity: SessionId, loaded: LoadedSession) -> StoredSession:
         state=loaded.state(),
         last_update_time=loaded.head.updated / MICROSECONDS,
     )
-    session.events = [decode_event(text, identity.session_id) for text in loaded.events]
+    session.events = events
     session.see(loaded.head.revision)
     return session
 

@@ -16,6 +16,7 @@ from benchmarks.appends import measure_appends, measure_concurrency
 from benchmarks.contenders import CONCURRENT, SERVER, SQLITE, installed
 from benchmarks.histories import measure_histories
 from benchmarks.listings import measure_listings
+from benchmarks.long_turns import measure_long_turns
 from benchmarks.profile_append import profile_appends
 from benchmarks.profile_facts import measure_profile_facts
 from benchmarks.turns import measure_turns
@@ -32,6 +33,7 @@ PARTS: Final = {
     "append": "one conversation, SQLite",
     "concurrent": "many conversations at once, SQLite",
     "history": "length of the history, SQLite",
+    "long_turn": "a turn behind a long history, SQLite",
     "list": "list of sessions, SQLite",
     "turn": "a turn with the plugin, SQLite",
     "profile_facts": "facts about users, SQLite",
@@ -48,6 +50,7 @@ _ON_FILE: Final[dict[str, Callable[..., Awaitable[Measured]]]] = {
     "history": measure_histories,
     "list": measure_listings,
     "turn": measure_turns,
+    "long_turn": measure_long_turns,
     "profile_facts": measure_profile_facts,
     "profile": profile_appends,
 }

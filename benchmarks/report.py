@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from benchmarks.contenders import ADK, CONCURRENT, OURS, SQLITE
 from benchmarks.histories import TAIL
 from benchmarks.listings import STATE_BYTES
+from benchmarks.long_turns import SHORT, WINDOWED
 from benchmarks.profile_append import LEVELS, PARTS, PLACES
 from benchmarks.rows import rows
 from benchmarks.wording import count, milliseconds, per_second, percent, table, times
@@ -75,6 +76,7 @@ def report(results: Results, picture: str) -> str:
         _goals(results),
         _contenders(results),
         _histories(results),
+        _turns(results),
         _profile(results.measured),
         NOTES.read_text(encoding="utf-8").strip() if NOTES.exists() else "",
         _method(results),
@@ -207,6 +209,24 @@ def _history_rows(results: Results) -> Iterator[list[str]]:
             ratio = results.measured.ratio((quantity, ADK.name), (quantity, OURS.name))
             spread = f"{times(ratio.median)} ({times(ratio.low)} to {times(ratio.high)})"
             yield [f"{length:,}", title, adk, ours, spread]
+
+
+def _turns(results: Results) -> str:
+    """Returns what a Runner turn took, by the number of events before it."""
+    measured = results.measured
+    lengths = sorted({SHORT, *results.effort.lengths})
+    subjects = measured.subjects(f"turn_ms/{SHORT}")
+    if not subjects:
+        return ""
+    body = []
+    for subject in subjects:
+        medians = [measured.spread(f"turn_ms/{length}", subject).median for length in lengths]
+        longest, shortest = (f"turn_ms/{length}" for length in (lengths[-1], SHORT))
+        ratio = times(measured.ratio((longest, subject), (shortest, subject)).median)
+        name = f"**{subject}**" if subject == WINDOWED else subject
+        body.append([name, *map(milliseconds, medians), ratio])
+    header = ["one tool call", *(f"{length:,} events" for length in lengths), "longest / shortest"]
+    return "## A turn of a Runner, SQLite\n\n" + table(header, body)
 
 
 def _profile(measured: Measured) -> str:

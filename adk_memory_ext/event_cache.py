@@ -1,0 +1,152 @@
+"""Decoded events of sessions that were loaded before, so that they need not be decoded again.
+
+What is cached is told by a session's incarnation and an event's sequence, and read in the same
+transaction as the state, so that nobody gets what is not stored. A session that was deleted, in
+whichever process, has another incarnation or none, and its entry goes with the next look at it.
+**Who rewrites or removes a stored event gives its session a new incarnation**, or calls `forget` in
+every process.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from adk_memory_ext.event_copies import Copier, copier_of, without_collection
+from adk_memory_ext.stored_events import decode_event
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from google.adk.events.event import Event
+
+    from adk_memory_ext.records import SessionId
+
+_EVENT_BYTES: Final = 6_000
+"""What an event in memory takes besides its text (measured: 5 KB of objects, 1 KB of copiers)."""
+_TEXT_FACTOR: Final = 2
+
+
+@dataclass(slots=True)
+class _Cached:
+    """An event that nobody but the cache holds."""
+
+    event: Event
+    copier: Copier | None
+    size: int
+
+    def copy(self) -> Event:
+        copied: Event = self.event if self.copier is None else self.copier(self.event)
+        return copied
+
+
+@dataclass(slots=True)
+class CachedSession:
+    """What is kept of one session."""
+
+    incarnation: int
+    events: dict[int, _Cached] = field(default_factory=dict)
+    whole_up_to: int = 0
+    """The sequence up to which every event is here; 0 if some are missing from the beginning."""
+    size: int = 0
+
+
+class EventCache:
+    """Keeps decoded events of the sessions that were used last.
+
+    Safe for threads. Nothing that it hands out is shared with anybody.
+
+    Args:
+        most_bytes: Roughly how much memory it may take; 0 keeps nothing.
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._size = 0
+        self._entries: OrderedDict[SessionId, CachedSession] = OrderedDict()
+        self._lock = threading.Lock()
+
+    @property
+    def size(self) -> int:
+        """Roughly how many bytes are kept."""
+        return self._size
+
+    def __len__(self) -> int:
+        """Returns how many sessions are kept."""
+        return len(self._entries)
+
+    def entry(self, session: SessionId, incarnation: int) -> CachedSession:
+        """Returns what is kept of a session, empty if that is nothing or of an earlier one."""
+        with self._lock:
+            entry = self._entries.get(session)
+            if entry is None or entry.incarnation != incarnation:
+                self._drop(session)
+                return CachedSession(incarnation)
+            return entry
+
+    def events(
+        self,
+        session: SessionId,
+        entry: CachedSession,
+        rows: Sequence[tuple[int, str]],
+        known: int | None = None,
+    ) -> list[Event]:
+        """Returns events of a session, decoding those that are not here.
+
+        Args:
+            session: The session.
+            entry: What was kept of it when `rows` were read.
+            rows: Sequences and texts, in order.
+            known: For the whole log: the sequence up to which `entry` had all of it and behind
+                which `rows` go on; None where `rows` are all.
+
+        Raises:
+            CorruptRecordError: When a text is no event.
+        """
+        with self._lock, without_collection():
+            before = [entry.events[at] for at in sorted(entry.events) if at <= (known or 0)]
+            found = [_cached(entry, session, sequence, text) for sequence, text in rows]
+            if known is not None:
+                last = rows[-1][0] if rows else known
+                entry.whole_up_to = max(entry.whole_up_to, last)
+            self._keep(session, entry)
+            return [cached.copy() for cached in (*before, *found)]
+
+    def forget(self, session: SessionId) -> None:
+        """Keeps nothing of a session."""
+        with self._lock:
+            self._drop(session)
+
+    def clear(self) -> None:
+        """Keeps nothing."""
+        with self._lock:
+            self._entries.clear()
+            self._size = 0
+
+    def _keep(self, session: SessionId, entry: CachedSession) -> None:
+        self._drop(session)
+        if entry.size > self._most_bytes:
+            return
+        self._entries[session] = entry
+        self._size += entry.size
+        while self._size > self._most_bytes:
+            self._drop(next(iter(self._entries)))
+
+    def _drop(self, session: SessionId) -> None:
+        entry = self._entries.pop(session, None)
+        if entry is not None:
+            # An entry grows while it is looked at, which is between `_drop` and `_keep`.
+            self._size = sum(other.size for other in self._entries.values())
+
+
+def _cached(entry: CachedSession, session: SessionId, sequence: int, text: str) -> _Cached:
+    cached = entry.events.get(sequence)
+    if cached is None:
+        event = decode_event(text, session.session_id)
+        size = _EVENT_BYTES + _TEXT_FACTOR * len(text)
+        cached = _Cached(event, copier_of(event), size)
+        entry.events[sequence] = cached
+        entry.size += size
+    return cached

@@ -1,0 +1,147 @@
+"""Loads the window of a session with SQL: nothing before it is read but what the window refers to.
+
+`memext_landmarks` says where that is: long-running calls, and compaction summaries.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from adk_memory_ext.windows import MOST_OPEN_CALLS, references
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from adk_memory_ext.statements import Transaction
+    from adk_memory_ext.windows import Window
+
+SUMMARY: Final = ""
+"""What a summary has in the place of a call."""
+_BLOCK: Final = 64
+_REWIND: Final = '"rewind_before_invocation_id"'
+
+_Rows = dict[int, str]
+
+
+def note(tx: Transaction, session_key: int, sequence: int, event: Mapping[str, Any]) -> None:
+    """Notes what an event that was just stored refers to; writes nothing for most events.
+
+    Args:
+        tx: The transaction that stores it.
+        session_key: The session.
+        sequence: Its sequence.
+        event: Its JSON form.
+    """
+    found = references(event)
+    parameters: dict[str, Any] = {"session_key": session_key, "sequence": sequence}
+    for call in found.answered:
+        tx.run("answer_landmark", {**parameters, "call_digest": call})
+    for call in [*found.opened, *([SUMMARY] if found.is_summary else ())]:
+        tx.run("insert_landmark", {**parameters, "call_digest": call})
+
+
+def load_window(
+    tx: Transaction, parameters: Mapping[str, Any], window: Window, last: int
+) -> list[tuple[int, str]]:
+    """Returns the events of the window with their sequences, oldest first.
+
+    Args:
+        tx: The transaction, which must see one moment of the database.
+        parameters: Those of the session, with its `session_key`.
+        window: How much.
+        last: The session's newest sequence.
+    """
+    start = _aligned(tx, parameters, window.start(last))
+    rows = _rows_from(tx, parameters, start)
+    while (target := _rewound(tx, parameters, rows)) is not None and target < start:
+        # What was said before it is what the model now goes on from.
+        start = _aligned(tx, parameters, window.start(target - 1))
+        rows = _rows_from(tx, parameters, start)
+    return [*referred(tx, parameters, start, with_summary=True), *sorted(rows.items())]
+
+
+def referred(
+    tx: Transaction, parameters: Mapping[str, Any], start: int, *, with_summary: bool
+) -> list[tuple[int, str]]:
+    """Returns what events from `start` on refer to before it, oldest first.
+
+    That is the invocations of calls which were open at `start`, and by option the newest summary.
+    """
+    if start <= 1:
+        return []
+    before = {**parameters, "sequence": start}
+    found: _Rows = {}
+    calls = [row[0] for row in tx.rows("open_landmarks", before)]
+    for sequence in sorted(set(calls))[-MOST_OPEN_CALLS:]:
+        if sequence not in found:
+            first, final = _bounds(tx, parameters, sequence, start)
+            found |= _rows_between(tx, parameters, first, final)
+    if with_summary:
+        for (sequence,) in tx.rows("newest_summary", before):
+            if sequence is not None:
+                found |= _rows_between(tx, parameters, sequence, sequence)
+    return sorted(found.items())
+
+
+def _rows_from(tx: Transaction, parameters: Mapping[str, Any], start: int) -> _Rows:
+    return dict(tx.rows("events_from", {**parameters, "sequence": start}))
+
+
+def _rows_between(tx: Transaction, parameters: Mapping[str, Any], first: int, final: int) -> _Rows:
+    return dict(tx.rows("events_between", {**parameters, "sequence": first, "final": final}))
+
+
+def _aligned(tx: Transaction, parameters: Mapping[str, Any], sequence: int) -> int:
+    """Returns the sequence with which the invocation of an event begins."""
+    return _edge(tx, parameters, sequence, "invocations_to", lowest=1)
+
+
+def _bounds(
+    tx: Transaction, parameters: Mapping[str, Any], sequence: int, start: int
+) -> tuple[int, int]:
+    """Returns the first and the last sequence of an event's invocation, before `start`."""
+    final = _edge(tx, parameters, sequence, "invocations_from", lowest=sequence)
+    return _aligned(tx, parameters, sequence), min(final, start - 1)
+
+
+def _edge(
+    tx: Transaction, parameters: Mapping[str, Any], sequence: int, statement: str, *, lowest: int
+) -> int:
+    """Walks from an event as far as its invocation goes."""
+    edge, invocation = sequence, None
+    place = sequence
+    while place >= lowest:
+        rows: Sequence[tuple[Any, ...]] = tx.rows(
+            statement, {**parameters, "sequence": place, "limit": _BLOCK}
+        )
+        for found, its_invocation in rows:
+            if invocation is None:
+                invocation = its_invocation
+            if its_invocation != invocation:
+                return edge
+            edge = found
+        if len(rows) < _BLOCK:
+            return edge
+        place = edge + (1 if statement == "invocations_from" else -1)
+    return edge
+
+
+def _rewound(tx: Transaction, parameters: Mapping[str, Any], rows: Mapping[int, str]) -> int | None:
+    """Returns the earliest sequence that a rewind among the events goes back to; None without."""
+    targets = set(_targets(rows.values()))
+    found = [
+        row[0]
+        for target in targets
+        for row in tx.rows("first_of_invocation", {**parameters, "invocation_id": target})
+        if row[0] is not None
+    ]
+    return min(found, default=None)
+
+
+def _targets(texts: Iterable[str]) -> Iterable[str]:
+    for text in texts:
+        if _REWIND in text:
+            target = (json.loads(text).get("actions") or {}).get("rewind_before_invocation_id")
+            if isinstance(target, str):
+                yield target
