@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from adk_memory_ext.errors import (
+        BudgetExceededError,
         CapabilityError,
         CommitUnknownError,
         ConfigurationError,
@@ -23,8 +24,10 @@ if TYPE_CHECKING:
         TurnError,
         TurnHeldTooLongError,
         TurnNestedError,
+        unwrap,
     )
     from adk_memory_ext.facts import Fact, NewFact, ProfileLimits, Provenance, Recalled, Saved
+    from adk_memory_ext.history import History, HistoryPolicy
     from adk_memory_ext.plugin import MemoryPlugin
     from adk_memory_ext.policy import Redaction, StatePolicy, StateRule
     from adk_memory_ext.profile import (
@@ -45,6 +48,7 @@ __version__: Final = "0.1.0"
 
 __all__ = [
     "PROFILE_INSTRUCTION",
+    "BudgetExceededError",
     "CapabilityError",
     "CommitUnknownError",
     "ConfigurationError",
@@ -53,6 +57,8 @@ __all__ = [
     "Extend",
     "Fact",
     "FactRejectedError",
+    "History",
+    "HistoryPolicy",
     "Increment",
     "InvalidIdError",
     "Maximum",
@@ -87,6 +93,7 @@ __all__ = [
     "reject",
     "scoped",
     "supersede",
+    "unwrap",
     "wait",
 ]
 
@@ -94,6 +101,8 @@ _MODULES: Final = {
     "DurableSessionService": "service",
     "Extend": "state_changes",
     "Fact": "facts",
+    "History": "history",
+    "HistoryPolicy": "history",
     "Increment": "state_changes",
     "Maximum": "state_changes",
     "MemoryPlugin": "plugin",

@@ -50,3 +50,17 @@ def check(url: str) -> None:
 
 
 main.add_command(policy)
+
+
+@main.command()
+@click.argument("session")
+@click.option("--turn", type=click.IntRange(min=1), help="Every event of one turn.")
+@click.option("--app", help="The app, where several have a session of that id.")
+@click.option("--user", help="The user, where several have a session of that id.")
+@url_option
+def explain(url: str, session: str, turn: int | None, app: str | None, user: str | None) -> None:
+    """Say what was kept and cut of each request of SESSION: ids and counts, no words."""
+    from adk_memory_ext import explaining
+
+    lines = asyncio.run(explaining.explain(url, session, app=app, user=user, turn=turn))
+    click.echo("\n".join(lines))

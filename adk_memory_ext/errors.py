@@ -6,7 +6,10 @@ through untouched. Messages carry ids and keys, never values.
 
 from __future__ import annotations
 
-from typing import Self
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class MemoryExtError(Exception):
@@ -145,3 +148,48 @@ class RevisionConflictError(StoreError):
     def __reduce__(self) -> tuple[type[Self], tuple[str, int, int]]:
         """Lets it travel between processes."""
         return type(self), (self.key, self.expected, self.actual)
+
+
+class BudgetExceededError(MemoryExtError):
+    """What a request has to hold is larger than its budget. The model was not called.
+
+    What was appended before, the newest message among it, stays in the log.
+
+    Args:
+        parts: Tokens of each part that cannot be left out.
+        budget_tokens: What they had to fit into.
+    """
+
+    def __init__(self, parts: Mapping[str, int], budget_tokens: int) -> None:
+        listed = ", ".join(f"{name} {tokens:,}" for name, tokens in parts.items())
+        super().__init__(
+            f"The request needs {sum(parts.values()):,} tokens and its budget is"
+            f" {budget_tokens:,}: {listed}."
+        )
+        self.parts = dict(parts)
+        self.budget_tokens = budget_tokens
+
+    def __reduce__(self) -> tuple[type[Self], tuple[dict[str, int], int]]:
+        """Lets it travel between processes."""
+        return type(self), (self.parts, self.budget_tokens)
+
+
+def unwrap(error: BaseException) -> MemoryExtError | None:
+    """Returns the error of this package that an error came from; None if it came from none.
+
+    ADK hands on what a plugin raises as the cause of a `RuntimeError`, and a task group puts it
+    into a group: this looks through causes, contexts and groups, nearest first.
+    """
+    seen: set[int] = set()
+    waiting: list[BaseException] = [error]
+    while waiting:
+        found = waiting.pop(0)
+        if isinstance(found, MemoryExtError):
+            return found
+        if id(found) in seen:
+            continue
+        seen.add(id(found))
+        inner = found.exceptions if isinstance(found, BaseExceptionGroup) else ()
+        behind = (found.__cause__, *inner, found.__context__)
+        waiting += [other for other in behind if other is not None]
+    return None

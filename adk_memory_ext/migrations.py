@@ -249,7 +249,7 @@ def _create_state_times(connection: Connection) -> None:
 
 
 def _create_landmarks(connection: Connection) -> None:
-    """Version 2: where the long-running calls and the compaction summaries are."""
+    """Version 4: where the long-running calls and the compaction summaries are."""
     if connection.dialect.name == "mysql":
         connection.execute(text("DROP TABLE IF EXISTS memext_landmarks"))
     number = "INTEGER" if connection.dialect.name == "sqlite" else "BIGINT"
@@ -300,10 +300,32 @@ def _find_landmarks(connection: Connection) -> None:
             connection.execute(insertion, {"key": key, "sequence": sequence, "call": call})
 
 
+def _create_requests(connection: Connection) -> None:
+    """Version 5: what was done to the history of each request."""
+    if connection.dialect.name == "mysql":
+        connection.execute(text("DROP TABLE IF EXISTS memext_requests"))
+    key = {"sqlite": "INTEGER NOT NULL", "postgresql": "BIGSERIAL NOT NULL"}.get(
+        connection.dialect.name, "BIGINT NOT NULL AUTO_INCREMENT"
+    )
+    number = "INTEGER" if connection.dialect.name == "sqlite" else "BIGINT"
+    long_text = "LONGTEXT" if connection.dialect.name == "mysql" else "TEXT"
+    collation = _collation(connection)
+    collate = "" if collation is None else f" COLLATE {collation}"
+    for statement in (
+        f"""CREATE TABLE memext_requests (
+            request_key {key}, session_key {number} NOT NULL, invocation_id VARCHAR(256) NOT NULL,
+            agent VARCHAR(256) NOT NULL, recorded_microseconds BIGINT NOT NULL,
+            report {long_text} NOT NULL, PRIMARY KEY (request_key)){collate}""",
+        "CREATE INDEX memext_requests_by_session ON memext_requests (session_key)",
+    ):
+        connection.execute(text(statement))
+
+
 MIGRATIONS: Final[Mapping[int, Callable[[Connection], None]]] = {
     1: _create_sequences,
     2: _create_profiles,
     3: _create_state_times,
     4: _create_landmarks,
+    5: _create_requests,
 }
 """What brings a database from the version before to each version."""

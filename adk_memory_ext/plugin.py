@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from google.adk.plugins.base_plugin import BasePlugin
 
 from adk_memory_ext.errors import ConfigurationError
+from adk_memory_ext.history import History
 from adk_memory_ext.profile import PreloadProfile
 from adk_memory_ext.refused_writes import RefusedWrites
 from adk_memory_ext.service import DurableSessionService
@@ -56,7 +57,11 @@ class MemoryPlugin(BasePlugin):
         checkpoints: A plugin to run after `recovery`.
         profile: `PreloadProfile()`, which adds what is known of the user to a request, unless
             another one is given; it runs after `checkpoints`. None to add nothing.
-        history: A plugin to run last, when the model request is complete.
+        history: A plugin to run last, when the model request is complete, such as `History(…)`.
+        budget_tokens: For `history=History(budget_tokens)`.
+
+    Raises:
+        ConfigurationError: When `history` and `budget_tokens` are both given.
     """
 
     def __init__(
@@ -69,8 +74,13 @@ class MemoryPlugin(BasePlugin):
         checkpoints: BasePlugin | None = None,
         profile: BasePlugin | Literal["default"] | None = "default",
         history: BasePlugin | None = None,
+        budget_tokens: int | None = None,
     ) -> None:
         super().__init__(name=name)
+        if budget_tokens is not None:
+            if history is not None:
+                raise ConfigurationError("Give budget_tokens or history, not both.")
+            history = History(budget_tokens)
         if turns == "default":
             turns = Turns()
         if profile == "default":

@@ -34,6 +34,20 @@ class Revision:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedRequest:
+    """What was done to the history of one request."""
+
+    turn: int
+    """The number of its invocation among those recorded, from 1."""
+    invocation_id: str
+    agent: str
+    recorded: float
+    """UTC epoch seconds."""
+    report: dict[str, Any]
+    """As `RequestReport.to_json` gave it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SessionSummary:
     """One line of a list of sessions."""
 

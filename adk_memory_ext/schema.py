@@ -23,11 +23,11 @@ from sqlalchemy import (
     Text,
     UniqueConstraint,
 )
-from sqlalchemy.dialects.mysql import MEDIUMTEXT
+from sqlalchemy.dialects.mysql import LONGTEXT, MEDIUMTEXT
 
 from adk_memory_ext.adk_tables import ID_LENGTH, NAME_LENGTH
 
-VERSION: Final = 4
+VERSION: Final = 5
 """The schema version that this code writes; `migrations` brings a database to it."""
 
 # SQLite's INTEGER PRIMARY KEY is the row's own key (https://www.sqlite.org/rowidtable.html).
@@ -154,3 +154,17 @@ memext_state_times: Final = Table(
     Column("written_microseconds", BigInteger, nullable=False),
 )
 Index("memext_state_times_by_time", memext_state_times.c.written_microseconds)
+
+
+memext_requests: Final = Table(
+    "memext_requests",
+    metadata,
+    Column("request_key", _KEY, primary_key=True, autoincrement=True),
+    Column("session_key", _KEY, nullable=False),
+    Column("invocation_id", String(NAME_LENGTH), nullable=False),
+    Column("agent", String(NAME_LENGTH), nullable=False),
+    Column("recorded_microseconds", BigInteger, nullable=False),
+    # Ids and counts as JSON, never words.
+    Column("report", Text().with_variant(LONGTEXT(), "mysql"), nullable=False),
+)
+Index("memext_requests_by_session", memext_requests.c.session_key)

@@ -18,6 +18,7 @@ from adk_memory_ext.arrivals import Arrivals
 from adk_memory_ext.errors import CapabilityError, ConfigurationError, StoreUnavailableError
 from adk_memory_ext.loaded_sessions import take_over, watched
 from adk_memory_ext.profiles import Profiles
+from adk_memory_ext.request_log import RequestLog
 from adk_memory_ext.scoped_state import ChangesState, ScopedState
 from adk_memory_ext.service_check import CheckedClause, check_service
 from adk_memory_ext.state_changes import change_in
@@ -110,6 +111,10 @@ class DurableSessionService(BaseSessionService):
         """Changes state from outside a turn."""
         self.profiles: Final = Profiles(self, self._database, profile_limits)
         """Saves, recalls and forgets facts about users."""
+        self.requests: Final = RequestLog(
+            self._database if self._own_store is None else None  # there are no sessions in it
+        )
+        """What was done to the history of each request."""
 
     @classmethod
     def from_url(

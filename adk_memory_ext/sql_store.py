@@ -11,7 +11,7 @@ import json
 import secrets
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from adk_memory_ext import sql_windows
 from adk_memory_ext.errors import CorruptRecordError, InvalidIdError, StateRejectedError
@@ -25,6 +25,16 @@ if TYPE_CHECKING:
     from adk_memory_ext.state_changes import StateChange
     from adk_memory_ext.statements import Transaction
     from adk_memory_ext.windows import Window
+
+
+_OURS: Final = (
+    "delete_sequences",
+    "delete_landmarks",
+    "delete_state_times",
+    "delete_requests",
+    "delete_link",
+)
+"""What goes with a session of the tables beside ADK's; the link last, by which others are found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -424,7 +434,7 @@ def delete_session(tx: Transaction, session: SessionId) -> None:
 
 
 def _delete_ours(tx: Transaction, parameters: Mapping[str, Any]) -> None:
-    for statement in ("delete_sequences", "delete_landmarks", "delete_state_times", "delete_link"):
+    for statement in _OURS:
         tx.run(statement, parameters)
 
 

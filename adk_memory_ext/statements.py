@@ -34,7 +34,7 @@ from adk_memory_ext.fact_statements import fact_clauses
 from adk_memory_ext.json_values import encode, exact_for_jsonb
 from adk_memory_ext.parameters import PREFIX as _PREFIX
 from adk_memory_ext.parameters import given as _given
-from adk_memory_ext.schema import memext_events, memext_landmarks, memext_sessions
+from adk_memory_ext.schema import memext_events, memext_landmarks, memext_requests, memext_sessions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -430,6 +430,11 @@ def _deleting() -> dict[str, ClauseElement]:
         ),
         "delete_landmarks": delete(memext_landmarks).where(
             memext_landmarks.c.session_key.in_(
+                select(memext_sessions.c.session_key).where(_own(memext_sessions))
+            )
+        ),
+        "delete_requests": delete(memext_requests).where(
+            memext_requests.c.session_key.in_(
                 select(memext_sessions.c.session_key).where(_own(memext_sessions))
             )
         ),

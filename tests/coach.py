@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from google.adk.models.llm_request import LlmRequest
     from google.adk.sessions.session import Session
 
+    from adk_memory_ext import History
+
 APP_NAME = "resume_coach"
 USER_ID = "person"
 SESSION_ID = "conversation"
@@ -114,6 +116,8 @@ async def converse(
     state: Mapping[str, Any] | None = None,
     sessions: DurableSessionService | None = None,
     run_config: RunConfig | None = None,
+    *,
+    history: History | None = None,
 ) -> Conversation:
     """Sends messages to the coach, one turn each, and returns what came of it.
 
@@ -123,10 +127,12 @@ async def converse(
         state: The state with which the session begins.
         sessions: Where the session lives; in memory if None.
         run_config: ADK's configuration of each run.
+        history: What bounds its requests; None to send all.
     """
     sessions = sessions or DurableSessionService(InMemorySessionService())
     agent = root_agent.clone({"model": model or OfflineCoach()})
-    app = App(name=APP_NAME, root_agent=agent, plugins=[MemoryPlugin(profile=PreloadProfile())])
+    plugin = MemoryPlugin(profile=PreloadProfile(), history=history)
+    app = App(name=APP_NAME, root_agent=agent, plugins=[plugin])
     session = await sessions.get_or_create_session(
         app_name=APP_NAME, user_id=USER_ID, session_id=SESSION_ID, state=dict(state or {})
     )

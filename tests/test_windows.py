@@ -21,6 +21,7 @@ from google.adk.tools.long_running_tool import LongRunningFunctionTool
 from google.genai import types
 from sqlalchemy import text as sql_text
 
+from adk_memory_ext import schema
 from adk_memory_ext.errors import ConfigurationError
 from adk_memory_ext.plugin import MemoryPlugin
 from adk_memory_ext.service import DurableSessionService
@@ -344,6 +345,9 @@ async def test_calls_that_plain_adk_stored_are_found(tmp_path: Path) -> None:
     assert [event.long_running_tool_ids for event in found] == [{"late"}, None, None, None]
 
 
+OF_VERSION_1: Final = {"memext_migrations", "memext_sessions", "memext_events"}
+
+
 async def test_an_older_database_is_searched_for_calls(backend: Backend, place: Place) -> None:
     """A database of version 1 gets the places of its open calls when it is opened."""
     if not backend.durable:
@@ -352,7 +356,8 @@ async def test_an_older_database_is_searched_for_calls(backend: Backend, place: 
         log = await stored(sessions, random_log(5, 40))
 
     def back_to_version_1(connection: Any) -> None:
-        connection.execute(sql_text("DROP TABLE memext_landmarks"))
+        for name in schema.metadata.tables.keys() - OF_VERSION_1:
+            connection.execute(sql_text(f"DROP TABLE {name}"))
         connection.execute(sql_text("DELETE FROM memext_migrations WHERE version > 1"))
 
     within(place.url, back_to_version_1)

@@ -7,7 +7,8 @@ from google.adk.agents import LlmAgent
 from google.adk.apps import App
 from google.adk.models import BaseLlm
 
-from adk_memory_ext import MemoryPlugin, PreloadProfile, ProfileToolset
+from adk_memory_ext import History, HistoryPolicy, MemoryPlugin, PreloadProfile, ProfileToolset
+from adk_memory_ext.history import ClearAnswers, DropInvocations, KeepLatest
 
 from .catalogue import lookup_resources
 from .evidence import verify_evidence
@@ -47,6 +48,14 @@ root_agent = LlmAgent(
     tools=[verify_evidence, lookup_resources, validate_learning_plan, ProfileToolset()],
 )
 
+HISTORY = HistoryPolicy(
+    budget_tokens=32_000,
+    # Résumé, advertisement and accepted plan stand in the system text: what went before can go.
+    strategies=(KeepLatest({"validate_learning_plan"}), ClearAnswers(1), DropInvocations()),
+)
+
 app = App(
-    name="resume_coach", root_agent=root_agent, plugins=[MemoryPlugin(profile=PreloadProfile())]
+    name="resume_coach",
+    root_agent=root_agent,
+    plugins=[MemoryPlugin(profile=PreloadProfile(), history=History(HISTORY))],
 )

@@ -1,0 +1,94 @@
+"""How many tokens a part of a request has, estimated from what is sent.
+
+The estimate needs no tokenizer and one pass over the UTF-8 bytes. A Latin letter counts as a
+quarter of a token, a Chinese, Japanese or Korean character as one, a Cyrillic or Greek letter as
+0.6: what lies between the number of characters and the number of bytes tells them apart.
+`calibration` corrects it by what the model reported.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from google.genai import types
+
+_LATIN_LETTERS: Final = 4
+"""In a token."""
+_CONTENT_FRAME: Final = 4
+"""Tokens of a content's role and separators."""
+_PART_FRAME: Final = 8
+"""Tokens of a call's or an answer's frame: its id, its kind, braces."""
+_IMAGE: Final = 258
+"""Tokens of an image, or a tile of 768 x 768 pixels, or a page of a document (ai.google.dev)."""
+_TILE_BYTES: Final = 150_000
+_PAGE_BYTES: Final = 50_000
+_SOUND_BYTES: Final = 500
+"""Bytes of compressed sound in a token: 32 tokens a second at 128 kbit/s."""
+_VIDEO_BYTES: Final = 1_000
+_LARGEST_MEDIUM: Final = 258 * 64
+_FILE: Final = 258 * 4
+"""What a file that is only named is taken for."""
+
+
+def text_tokens(text: str) -> int:
+    """Returns the estimated tokens of a text; 0 for an empty one."""
+    if not text:
+        return 0
+    characters = len(text)
+    # Two more bytes than characters for a CJK character, one more for a Cyrillic one.
+    dense = (len(text.encode("utf-8", "surrogatepass")) - characters) / 2
+    return max(1, round(max(0.0, characters - dense) / _LATIN_LETTERS + dense))
+
+
+def json_text(value: Any) -> str:
+    """Returns a value as it goes over the wire, or nearly: what no JSON can say is spelled out."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
+
+
+def content_tokens(content: types.Content) -> int:
+    """Returns the estimated tokens of a content, its frame included."""
+    return _CONTENT_FRAME + sum(map(part_tokens, content.parts or ()))
+
+
+def part_tokens(part: types.Part) -> int:
+    """Returns the estimated tokens of a part."""
+    tokens = text_tokens(part.text) if part.text else 0
+    for call in (part.function_call, part.tool_call):
+        if call is not None:
+            name = getattr(call, "name", None) or ""
+            tokens += _PART_FRAME + text_tokens(name) + text_tokens(json_text(call.args or {}))
+    for answer in (part.function_response, part.tool_response):
+        if answer is not None:
+            tokens += _answer_tokens(answer)
+    if part.executable_code is not None:
+        tokens += _PART_FRAME + text_tokens(part.executable_code.code or "")
+    if part.code_execution_result is not None:
+        tokens += _PART_FRAME + text_tokens(part.code_execution_result.output or "")
+    if part.inline_data is not None:
+        tokens += _blob_tokens(part.inline_data)
+    if part.file_data is not None:
+        tokens += _FILE
+    return tokens + len(part.thought_signature or b"") // 3
+
+
+def _answer_tokens(answer: Any) -> int:
+    tokens = _PART_FRAME + text_tokens(getattr(answer, "name", None) or "")
+    tokens += text_tokens(json_text(answer.response or {}))
+    for inner in getattr(answer, "parts", None) or ():
+        tokens += _blob_tokens(inner.inline_data) if inner.inline_data else _FILE
+    return tokens
+
+
+def _blob_tokens(blob: Any) -> int:
+    """Returns the estimated tokens of a medium, from its kind and its bytes."""
+    kind = (blob.mime_type or "").partition("/")[0]
+    size = len(blob.data or b"")
+    if kind == "text":
+        return max(1, size // 3)
+    per_token = {"audio": _SOUND_BYTES, "video": _VIDEO_BYTES}.get(kind)
+    if per_token is not None:
+        return min(_LARGEST_MEDIUM, max(_IMAGE, size // per_token))
+    piece = _TILE_BYTES if kind == "image" else _PAGE_BYTES
+    return min(_LARGEST_MEDIUM, _IMAGE * (1 + size // piece))
