@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 import click
 
 from adk_memory_ext import __version__
-from adk_memory_ext.errors import MemoryExtError
+from adk_memory_ext.errors import ConfigurationError, ErasureIncompleteError, MemoryExtError
 from adk_memory_ext.policy_commands import policy
 
 DEFAULT_URL: Final = "sqlite:///.sessions/sessions.db"
@@ -64,3 +65,125 @@ def explain(url: str, session: str, turn: int | None, app: str | None, user: str
 
     lines = asyncio.run(explaining.explain(url, session, app=app, user=user, turn=turn))
     click.echo("\n".join(lines))
+
+
+@main.command()
+@url_option
+@click.option("--app", "app_name", help="The app.")
+@click.option("--user", "user_id", help="Whose data.")
+@click.option(
+    "--session", "session_id", help="One session only; without it everything of the user."
+)
+@click.option("--requested-by", help="Who asked, for the receipt.")
+@click.option("--deep", is_flag=True, help="Rewrite the file and overwrite its WAL in any case.")
+@click.option("--plan", is_flag=True, help="Say what would go. Changes nothing.")
+@click.option("--resume", is_flag=True, help="Finish erasures that were interrupted.")
+@click.option("--json", "as_json", is_flag=True, help="Print the receipt as JSON.")
+def erase(  # noqa: PLR0917
+    url: str,
+    app_name: str | None,
+    user_id: str | None,
+    session_id: str | None,
+    requested_by: str | None,
+    deep: bool,
+    plan: bool,
+    resume: bool,
+    as_json: bool,
+) -> None:
+    """Erase a session or a person from the database, verify it, and print the receipt.
+
+    Keep the receipt: its subject_key is nowhere else.
+    """
+    from adk_memory_ext.service import DurableSessionService
+
+    if not resume and (not app_name or not user_id):
+        raise click.UsageError("Name --app and --user, or --resume.")
+    whose = {"app_name": app_name or "", "user_id": user_id or ""}
+
+    async def work() -> None:
+        _require_file(url)
+        async with DurableSessionService.from_url(url) as sessions:
+            erasure = sessions.erasure
+            if plan:
+                planned = (
+                    await erasure.plan_session(**whose, session_id=session_id)
+                    if session_id
+                    else await erasure.plan_user(**whose)
+                )
+                for name, count in planned.counts.items():
+                    click.echo(f"{count:>8,}  {name}")
+                return
+            if resume:
+                receipts = await erasure.resume()
+            elif session_id:
+                receipts = [
+                    await erasure.erase_session(
+                        **whose, session_id=session_id, requested_by=requested_by, deep=deep
+                    )
+                ]
+            else:
+                receipts = [await erasure.erase_user(**whose, requested_by=requested_by, deep=deep)]
+            for receipt in receipts:
+                click.echo(receipt.to_json() if as_json else str(receipt))
+
+    try:
+        asyncio.run(work())
+    except ErasureIncompleteError as error:
+        click.echo(error.receipt.to_json() if as_json else str(error.receipt))
+        raise
+
+
+@main.command()
+@url_option
+@click.option("--app", "app_name", required=True, help="The app.")
+@click.option("--user", "user_id", required=True, help="Whose data.")
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+def export(url: str, app_name: str, user_id: str, file: Path) -> None:
+    """Write everything that is held of a person to a new JSON file (mode 0600)."""
+    from adk_memory_ext.erasure.exports import write_document
+    from adk_memory_ext.service import DurableSessionService
+
+    async def work() -> dict[str, Any]:
+        _require_file(url)
+        async with DurableSessionService.from_url(url) as sessions:
+            return await sessions.erasure.export_user(app_name=app_name, user_id=user_id)
+
+    document = asyncio.run(work())
+    try:
+        write_document(file, document)
+    except OSError as error:
+        raise click.ClickException(f"{file}: {error.strerror}") from error
+    for name, rows in document["stores"].items():
+        click.echo(f"{len(rows):>8,}  {name}")
+
+
+@main.command()
+@url_option
+@click.argument("what", type=click.Choice(["list", "verify"]), default="list")
+def receipts(url: str, what: str) -> None:
+    """Print the receipts that are stored, or verify their chain. Changes nothing."""
+    from adk_memory_ext.service import DurableSessionService
+
+    async def work() -> list[int]:
+        _require_file(url)
+        async with DurableSessionService.from_url(url) as sessions:
+            stored = await sessions.erasure.receipts()
+            if what == "verify":
+                click.echo(f"{len(stored)} receipts")
+                return await sessions.erasure.broken_receipts()
+            for receipt in stored:
+                click.echo(str(receipt))
+            return []
+
+    if broken := asyncio.run(work()):
+        numbers = ", ".join(map(str, broken))
+        raise click.ClickException(f"Changed, or behind a missing one: {numbers}")
+
+
+def _require_file(url: str) -> None:
+    """Refuses to make a database only to find nothing in it."""
+    from adk_memory_ext.database import parse_url, sqlite_path
+
+    path = sqlite_path(parse_url(url))
+    if path is not None and not path.exists():
+        raise ConfigurationError(f"There is no database {str(path)!r}.")

@@ -6,7 +6,7 @@ through untouched. Messages carry ids and keys, never values.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -107,6 +107,25 @@ class TurnHeldTooLongError(TurnError):
 
     What it appended before stays in the log; the refused append was not written.
     """
+
+
+class ErasureIncompleteError(MemoryExtError):
+    """Everything that can be erased is gone, and something is left or could not be verified.
+
+    The erasure stays pending where trying again may help: the next start of the service and
+    `sessions.erasure.resume()` do so.
+
+    Args:
+        receipt: The `Receipt`: what was done, and what was not and why.
+    """
+
+    def __init__(self, receipt: Any) -> None:
+        super().__init__("The erasure is not complete: " + "; ".join(receipt.not_checked))
+        self.receipt = receipt
+
+    def __reduce__(self) -> tuple[type[Self], tuple[Any]]:
+        """Lets it travel between processes."""
+        return type(self), (self.receipt,)
 
 
 class FactRejectedError(MemoryExtError, ValueError):

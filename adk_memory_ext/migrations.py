@@ -321,11 +321,32 @@ def _create_requests(connection: Connection) -> None:
         connection.execute(text(statement))
 
 
+def _create_erasures(connection: Connection) -> None:
+    """Version 6: erasures that have begun, and receipts of those that have ended."""
+    if connection.dialect.name == "mysql":
+        connection.execute(text("DROP TABLE IF EXISTS memext_erasures, memext_receipts"))
+    document = "LONGTEXT" if connection.dialect.name == "mysql" else "TEXT"
+    collation = _collation(connection)
+    collate = "" if collation is None else f" COLLATE {collation}"
+    for statement in (
+        f"""CREATE TABLE memext_erasures (
+            erasure_id VARCHAR(32) NOT NULL, begun_microseconds BIGINT NOT NULL,
+            kind VARCHAR(16) NOT NULL, app_name VARCHAR(128), user_id VARCHAR(128),
+            session_id VARCHAR(128), facts {document} NOT NULL,
+            PRIMARY KEY (erasure_id)){collate}""",
+        f"""CREATE TABLE memext_receipts (
+            number BIGINT NOT NULL, digest VARCHAR(64) NOT NULL, receipt {document} NOT NULL,
+            PRIMARY KEY (number)){collate}""",
+    ):
+        connection.execute(text(statement))
+
+
 MIGRATIONS: Final[Mapping[int, Callable[[Connection], None]]] = {
     1: _create_sequences,
     2: _create_profiles,
     3: _create_state_times,
     4: _create_landmarks,
     5: _create_requests,
+    6: _create_erasures,
 }
 """What brings a database from the version before to each version."""

@@ -27,7 +27,7 @@ from sqlalchemy.dialects.mysql import LONGTEXT, MEDIUMTEXT
 
 from adk_memory_ext.adk_tables import ID_LENGTH, NAME_LENGTH
 
-VERSION: Final = 5
+VERSION: Final = 6
 """The schema version that this code writes; `migrations` brings a database to it."""
 
 # SQLite's INTEGER PRIMARY KEY is the row's own key (https://www.sqlite.org/rowidtable.html).
@@ -168,3 +168,27 @@ memext_requests: Final = Table(
     Column("report", Text().with_variant(LONGTEXT(), "mysql"), nullable=False),
 )
 Index("memext_requests_by_session", memext_requests.c.session_key)
+
+
+# Erasures that have begun and not ended. Ids stand here only until the rows are gone.
+memext_erasures: Final = Table(
+    "memext_erasures",
+    metadata,
+    Column("erasure_id", String(32), primary_key=True),
+    Column("begun_microseconds", BigInteger, nullable=False),
+    Column("kind", String(16), nullable=False),
+    Column("app_name", String(ID_LENGTH), nullable=True),
+    Column("user_id", String(ID_LENGTH), nullable=True),
+    Column("session_id", String(ID_LENGTH), nullable=True),
+    # What is known by now, as a JSON object for the receipt; nothing personal.
+    Column("facts", Text().with_variant(LONGTEXT(), "mysql"), nullable=False),
+)
+
+memext_receipts: Final = Table(
+    "memext_receipts",
+    metadata,
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    # A digest over the receipt and the digest before it.
+    Column("digest", String(64), nullable=False),
+    Column("receipt", Text().with_variant(LONGTEXT(), "mysql"), nullable=False),
+)

@@ -40,6 +40,9 @@ _UNAVAILABLE: Final = ("08", "53", "57", "55P03", "25006")
 class ServerDatabase:
     """A database behind a network connection; connects at the first use."""
 
+    file: Final = None
+    is_server: Final = True
+
     def __init__(self, url: URL, options: DatabaseOptions) -> None:
         self._is_postgresql: Final = url.get_backend_name() == "postgresql"
         # JSON goes in and out as text, which is where every other database has it.
@@ -79,6 +82,10 @@ class ServerDatabase:
     async def read(self, work: Callable[[Transaction], T]) -> T:
         """Runs `work` over one moment of the database and returns its result."""
         return await self._begin(self._read(work))
+
+    async def empty_wal(self) -> bool:
+        """Does nothing: a server looks after its own log."""
+        return True
 
     async def settle(self) -> None:
         """Returns when what was begun before has ended, also what cancelled callers left."""

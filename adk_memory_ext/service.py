@@ -15,6 +15,7 @@ from google.adk.sessions.state import State
 
 from adk_memory_ext.appends import Appends, OnDirectWrite
 from adk_memory_ext.arrivals import Arrivals
+from adk_memory_ext.erasure.erasing import Erasure
 from adk_memory_ext.errors import CapabilityError, ConfigurationError, StoreUnavailableError
 from adk_memory_ext.loaded_sessions import take_over, watched
 from adk_memory_ext.profiles import Profiles
@@ -63,6 +64,8 @@ class DurableSessionService(BaseSessionService):
         profile_limits: What a user's profile may hold; None for the defaults.
         window: What of a session's log `get_session` loads where its caller asks for nothing else;
             None for all. `Runner.rewind_async` and `get_whole_session` get all of it.
+        verify_deletes: Whether `delete_session` verifies that the bytes are gone too, in the
+            background; False deletes rows only.
 
     Raises:
         ConfigurationError: When the URL is wrong, the wrapped service has a database, or a value
@@ -78,6 +81,7 @@ class DurableSessionService(BaseSessionService):
         policy: StatePolicy | None = None,
         profile_limits: ProfileLimits | None = None,
         window: Window | None = None,
+        verify_deletes: bool = True,
     ) -> None:
         if on_direct_write not in get_args(OnDirectWrite):
             raise ConfigurationError(
@@ -115,6 +119,10 @@ class DurableSessionService(BaseSessionService):
             self._database if self._own_store is None else None  # there are no sessions in it
         )
         """What was done to the history of each request."""
+        self._verify_deletes = verify_deletes
+        holds_sessions = getattr(wrapped, "database", None) is self._database
+        self.erasure: Final = Erasure(self._database if holds_sessions else None)
+        """Erases sessions and people, with receipts."""
 
     @classmethod
     def from_url(
@@ -127,6 +135,7 @@ class DurableSessionService(BaseSessionService):
         profile_limits: ProfileLimits | None = None,
         window: Window | None = None,
         cache_bytes: int | None = None,
+        verify_deletes: bool = True,
         **options: Any,
     ) -> Self:
         """Returns a service over the database at `url`, which it opens, owns and closes.
@@ -146,6 +155,7 @@ class DurableSessionService(BaseSessionService):
             window: As in `DurableSessionService`.
             cache_bytes: Roughly how much memory decoded events of sessions that were loaded before
                 may take; 0 for none, None for 128 MiB.
+            verify_deletes: As in `DurableSessionService`.
             **options: The fields of `adk_memory_ext.database.DatabaseOptions`.
 
         Raises:
@@ -167,6 +177,7 @@ class DurableSessionService(BaseSessionService):
             policy=policy,
             profile_limits=profile_limits,
             window=window,
+            verify_deletes=verify_deletes,
         )
         service._close_wrapped = wrapped.close
         return service
@@ -395,7 +406,16 @@ class DurableSessionService(BaseSessionService):
         )
 
     async def delete_session(self, *, app_name: str, user_id: str, session_id: str) -> None:
-        """Deletes the session and its events; does nothing if it is unknown."""
+        """Deletes the session and its events; does nothing if it is unknown.
+
+        In a SQLite file the WAL is emptied at once, and a verification that no byte of the session
+        is left follows in the background; `sessions.erasure.erase_session` waits for it and
+        returns a receipt.
+        """
+        if self._verify_deletes and await self.erasure.delete_session(
+            app_name=app_name, user_id=user_id, session_id=session_id
+        ):
+            return
         await self._wrapped.delete_session(
             app_name=app_name, user_id=user_id, session_id=session_id
         )
@@ -457,6 +477,7 @@ class DurableSessionService(BaseSessionService):
 
         May be called twice.
         """
+        await self.erasure.close()
         close, self._close_wrapped = self._close_wrapped, None
         if close is not None:
             await close()
@@ -464,7 +485,8 @@ class DurableSessionService(BaseSessionService):
             await self._own_store.close()
 
     async def __aenter__(self) -> Self:
-        """Returns the service."""
+        """Returns the service; what an earlier process left of an erasure is finished."""
+        await self.erasure.begin()
         return self
 
     async def __aexit__(

@@ -48,6 +48,7 @@ from adk_memory_ext.windows import WindowConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
 
     from google.adk.sessions.session import Session
 
@@ -69,6 +70,14 @@ class Database(Protocol):
     def turn_locks(self) -> TurnLocks | None:
         """Locks that every process sees which uses the database; None in memory."""
 
+    @property
+    def file(self) -> Path | None:
+        """The SQLite file; None in memory and on a server."""
+
+    @property
+    def is_server(self) -> bool:
+        """Whether it stands behind a network connection."""
+
     async def write(
         self, work: Callable[[Transaction], T], then: Callable[[T], None] | None = None
     ) -> T:
@@ -79,6 +88,9 @@ class Database(Protocol):
 
     async def read(self, work: Callable[[Transaction], T]) -> T:
         """Runs `work` over one moment of the database."""
+
+    async def empty_wal(self) -> bool:
+        """Has SQLite cut its WAL off, if nobody reads it; returns whether there is none."""
 
     async def settle(self) -> None:
         """Returns when what was begun before has ended, also what cancelled callers left."""

@@ -47,10 +47,12 @@ _LARGEST_BATCH: Final = 256
 class _Write:
     """One function to run inside a transaction, and where its outcome goes."""
 
-    work: Callable[[Transaction], Any]
+    work: Callable[[SqliteTransaction], Any]
     then: Callable[[Any], None] | None
     loop: asyncio.AbstractEventLoop
     future: asyncio.Future[Any]
+    in_transaction: bool = True
+    """False for what SQLite does outside of transactions only."""
     result: Any = None
     error: BaseException | None = None
 
@@ -79,6 +81,8 @@ class SqliteDatabase:
         SchemaVersionError: When the file has tables of another layout.
     """
 
+    is_server: Final = False
+
     def __init__(self, url: URL, options: DatabaseOptions) -> None:
         options.connect_arguments("sqlite")  # refuses what is for servers only
         path = sqlite_path(url)
@@ -86,6 +90,8 @@ class SqliteDatabase:
             refuse_foreign_file(path)
             create_file(path)
         self._in_memory: Final = path is None
+        self.file: Final = path
+        """Where it lies; None in memory."""
         self.turn_locks: Final = None if path is None else FileTurnLocks(path)
         self._options = options
         self._engine = create_engine(
@@ -122,11 +128,27 @@ class SqliteDatabase:
             StoreUnavailableError: When the file is locked past the limit, full or unreadable.
                 Nothing was written.
         """
+        return await self._in_writer(work, then)
+
+    async def empty_wal(self) -> bool:
+        """Moves what was committed into the file and cuts the WAL off; returns whether it did.
+
+        Not while somebody reads what stands in it: then it waits for nobody, and changes nothing.
+        """
+        return self._in_memory or await self._in_writer(_empty_wal, in_transaction=False)
+
+    async def _in_writer(
+        self,
+        work: Callable[[SqliteTransaction], T],
+        then: Callable[[T], None] | None = None,
+        *,
+        in_transaction: bool = True,
+    ) -> T:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
         with self._lock:
             self._start()
-            self._writes.put(_Write(work, then, loop, future))
+            self._writes.put(_Write(work, then, loop, future, in_transaction))
         return await future
 
     async def read(self, work: Callable[[Transaction], T]) -> T:
@@ -209,7 +231,9 @@ class SqliteDatabase:
             try:
                 if tx is None:
                     tx = self._open()
-                self._write_batch(tx, batch)
+                _do_maintenance(tx, batch)
+                if any(job.in_transaction for job in batch):
+                    self._write_batch(tx, batch)
             except Exception as error:  # noqa: BLE001  # each waiting caller gets it
                 for job in batch:
                     job.error = job.error or translated(error)
@@ -258,10 +282,11 @@ class SqliteDatabase:
         try:
             # Who was cancelled while another process held the lock has nothing begun yet.
             batch[:] = [job for job in batch if not job.future.cancelled()]
-            if len(batch) == 1:
-                batch[0].result = batch[0].work(tx)
+            jobs = [job for job in batch if job.in_transaction]
+            if len(jobs) == 1:
+                jobs[0].result = jobs[0].work(tx)
             else:
-                for job in batch:
+                for job in jobs:
                     self._write_beside(tx, job)
             _commit(tx)
         except BaseException:
@@ -279,6 +304,28 @@ class SqliteDatabase:
             tx.execute("ROLLBACK TO job")
             job.error = translated(error)
         tx.execute("RELEASE job")
+
+
+def _do_maintenance(tx: SqliteTransaction, batch: list[_Write]) -> None:
+    """Runs what goes outside of transactions."""
+    for job in batch:
+        if job.in_transaction:
+            continue
+        try:
+            job.result = job.work(tx)
+        except Exception as error:  # noqa: BLE001  # its caller gets it, and nobody else
+            job.error = translated(error)
+
+
+def _empty_wal(tx: SqliteTransaction) -> bool:
+    (patience,) = tx.execute("PRAGMA busy_timeout").fetchone()
+    tx.execute("PRAGMA busy_timeout=0").fetchall()
+    try:
+        # A reader that is in the way shows in the row; SQLite raises nothing.
+        is_busy, _frames, _moved = tx.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    finally:
+        tx.execute(f"PRAGMA busy_timeout={patience}").fetchall()
+    return not is_busy
 
 
 def _commit(tx: SqliteTransaction) -> None:

@@ -1,0 +1,1 @@
+"""Erasure: rows and bytes removed and verified, and a receipt that says how we know."""

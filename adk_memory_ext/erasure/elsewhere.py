@@ -1,0 +1,123 @@
+"""What a person left beside the database: artifacts, memory, and stores of the application."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+if TYPE_CHECKING:
+    from google.adk.artifacts.base_artifact_service import BaseArtifactService
+    from google.adk.memory.base_memory_service import BaseMemoryService
+
+    from adk_memory_ext.erasure.subjects import Subject
+
+EraseElsewhere: TypeAlias = Callable[..., Awaitable[int]]
+CountElsewhere: TypeAlias = Callable[..., Awaitable[int]]
+
+_USER_PREFIX: Final = "user:"
+"""Of artifacts that belong to a user and to no session, as in ADK."""
+
+
+class Elsewhere:
+    """The stores that an erasure reaches besides the database."""
+
+    def __init__(self) -> None:
+        self.stores: Final[dict[str, tuple[EraseElsewhere, CountElsewhere | None]]] = {}
+        self._memory: BaseMemoryService | None = None
+        self._artifacts: BaseArtifactService | None = None
+
+    def register(
+        self, artifacts: BaseArtifactService | None, memory: BaseMemoryService | None
+    ) -> None:
+        """Takes in the Runner's services; None leaves what is there."""
+        self._artifacts = artifacts or self._artifacts
+        self._memory = memory or self._memory
+
+    async def count(
+        self, subject: Subject, session_ids: Sequence[str]
+    ) -> tuple[dict[str, int], list[str]]:
+        """Returns how much there is in each store, and what cannot be reached and why."""
+        counts, reasons = {}, self._unreached()
+        if self._artifacts is not None:
+            names = await self._artifact_names(self._artifacts, subject, session_ids)
+            counts["artifacts"] = sum(map(len, names.values()))
+        for name, (_erase, count) in self.stores.items():
+            if count is None:
+                reasons.append(f"{name}: it does not say how much it holds")
+            else:
+                counts[name] = await count(**_identity(subject))
+        return counts, reasons
+
+    async def erase(
+        self, subject: Subject, session_ids: Sequence[str]
+    ) -> tuple[dict[str, int], list[str]]:
+        """Erases in each store; a failing one does not keep the others from being reached.
+
+        Returns:
+            How much each store held, and what was not erased and why.
+        """
+        counts: dict[str, int] = {}
+        reasons = self._unreached()
+        if self._artifacts is not None:
+            try:
+                counts["artifacts"] = await self._erase_artifacts(
+                    self._artifacts, subject, session_ids
+                )
+            except Exception as error:  # noqa: BLE001  # any service may raise anything
+                reasons.append(f"artifacts: failed with {type(error).__name__}")
+        for name, (erase, _count) in self.stores.items():
+            try:
+                counts[name] = await erase(**_identity(subject))
+            except Exception as error:  # noqa: BLE001  # the application's own
+                reasons.append(f"{name}: failed with {type(error).__name__}")
+        return counts, reasons
+
+    def _unreached(self) -> list[str]:
+        if self._memory is None:
+            return []
+        name = type(self._memory).__name__
+        return [f"memory: {name} lists nothing by session or user; register_erasure can reach it"]
+
+    async def _erase_artifacts(
+        self, service: BaseArtifactService, subject: Subject, session_ids: Sequence[str]
+    ) -> int:
+        count = 0
+        for session_id, names in (
+            await self._artifact_names(service, subject, session_ids)
+        ).items():
+            for name in names:
+                await service.delete_artifact(
+                    app_name=subject.app_name,
+                    user_id=subject.user_id,
+                    filename=name,
+                    session_id=session_id,
+                )
+                count += 1
+        return count
+
+    async def _artifact_names(
+        self, service: BaseArtifactService, subject: Subject, session_ids: Sequence[str]
+    ) -> Mapping[str, Sequence[str]]:
+        """Returns the names in each session; the user's own are in the first one's."""
+        is_user = subject.session_id is None
+        if is_user:
+            session_ids = session_ids or ("-",)
+        found: dict[str, Sequence[str]] = {}
+        seen: set[str] = set()
+        for session_id in session_ids:
+            names = await service.list_artifact_keys(
+                app_name=subject.app_name, user_id=subject.user_id, session_id=session_id
+            )
+            own = [name for name in names if not name.startswith(_USER_PREFIX)]
+            users = [name for name in names if name.startswith(_USER_PREFIX) and name not in seen]
+            seen.update(users)
+            found[session_id] = own + users if is_user else own
+        return found
+
+
+def _identity(subject: Subject) -> dict[str, str | None]:
+    return {
+        "app_name": subject.app_name,
+        "user_id": subject.user_id,
+        "session_id": subject.session_id,
+    }

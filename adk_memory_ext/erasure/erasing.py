@@ -1,0 +1,501 @@
+"""`sessions.erasure`: rows and bytes of a session or a person removed, verified, and a receipt."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import uuid
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from adk_memory_ext.erasure.elsewhere import Elsewhere
+from adk_memory_ext.erasure.physical import Cleaned, clean
+from adk_memory_ext.erasure.receipts import Receipt, utc
+from adk_memory_ext.erasure.searched_values import SearchedValues
+from adk_memory_ext.erasure.subjects import Subject
+from adk_memory_ext.errors import (
+    CapabilityError,
+    ErasureIncompleteError,
+    MemoryExtError,
+    StoreError,
+)
+from adk_memory_ext.records import SessionId
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+    from pathlib import Path
+
+    from google.adk.artifacts.base_artifact_service import BaseArtifactService
+    from google.adk.memory.base_memory_service import BaseMemoryService
+
+    from adk_memory_ext.erasure.elsewhere import CountElsewhere, EraseElsewhere
+    from adk_memory_ext.erasure.ledger import Pending
+    from adk_memory_ext.sql_sessions import Database
+    from adk_memory_ext.statements import Transaction
+
+_logger: Final = logging.getLogger(__name__)
+_PAUSE_SECONDS: Final = 30.0
+"""Before a deletion that could not be verified is looked at again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What an erasure would delete."""
+
+    kind: str
+    """`session` or `user`."""
+    counts: dict[str, int]
+    """Rows of each store; of stores that were registered, what they count."""
+    not_reached: tuple[str, ...]
+    """What it would not reach, and why."""
+
+
+@dataclass(slots=True)
+class _Job:
+    """An erasure whose rows are gone."""
+
+    id: str
+    begun: int
+    facts: dict[str, Any]
+    values: SearchedValues | None
+    """None when they were lost with the process that had them."""
+    deep: bool = False
+    not_checked: list[str] = field(default_factory=list)
+
+
+class Erasure:
+    """Erases what is stored of a session or a user.
+
+    Args:
+        database: Where the rows are; None when the wrapped service has no database of ours.
+    """
+
+    def __init__(self, database: Database | None) -> None:
+        self._database = database
+        self._elsewhere: Final = Elsewhere()
+        self._queue: list[tuple[_Job, Any]] = []
+        self._queued = asyncio.Event()
+        self._verifying: asyncio.Task[None] | None = None
+        self._closing = False
+        self._resuming: asyncio.Task[None] | None = None
+
+    def register(
+        self,
+        *,
+        artifact_service: BaseArtifactService | None = None,
+        memory_service: BaseMemoryService | None = None,
+    ) -> None:
+        """Has erasures reach the Runner's other services too."""
+        self._elsewhere.register(artifact_service, memory_service)
+
+    def register_erasure(
+        self, name: str, erase: EraseElsewhere, count: CountElsewhere | None = None
+    ) -> None:
+        """Has erasures reach a store of the application's own.
+
+        Args:
+            name: What receipts call it; a second store of a name replaces the first.
+            erase: Awaited with `app_name`, `user_id` and `session_id` (None: all of the user);
+                returns how many things it erased.
+            count: Awaited with the same, returns how many there are; for plans.
+        """
+        self._elsewhere.stores[name] = (erase, count)
+
+    async def erase_session(
+        self,
+        *,
+        app_name: str,
+        user_id: str,
+        session_id: str,
+        requested_by: str | None = None,
+        deep: bool = False,
+    ) -> Receipt:
+        """Erases a session everywhere and verifies that its bytes are gone.
+
+        User state and app state stay. A running or later append to the session is refused, in every
+        process; its id may be used again.
+
+        Args:
+            app_name: The app.
+            user_id: Whose session it is.
+            session_id: The session; that there is none (any more) is no error.
+            requested_by: Who asked, for the receipt; left out where it names who is erased.
+            deep: Rewrite the file in any case, and overwrite the WAL with zeros before it is cut
+                off. Below the file, an SSD, a copy-on-write file system, snapshots and backups
+                may keep what was overwritten.
+
+        Raises:
+            ErasureIncompleteError: When something is left or could not be verified. All that can
+                be erased is gone; its `receipt` says what is not.
+            CapabilityError: When the wrapped service has no database of ours. Nothing was deleted.
+            StoreUnavailableError: When the database cannot be written. Nothing was deleted.
+        """
+        return await self._erase(Subject(app_name, user_id, session_id), requested_by, deep)
+
+    async def erase_user(
+        self, *, app_name: str, user_id: str, requested_by: str | None = None, deep: bool = False
+    ) -> Receipt:
+        """Erases all that an app stores of a user; see `erase_session`.
+
+        App state and other users stay as they are. Who returns later finds a new account.
+        """
+        return await self._erase(Subject(app_name, user_id), requested_by, deep)
+
+    async def plan_user(self, *, app_name: str, user_id: str) -> Plan:
+        """Returns what `erase_user` would delete, and changes nothing."""
+        return await self._plan(Subject(app_name, user_id))
+
+    async def plan_session(self, *, app_name: str, user_id: str, session_id: str) -> Plan:
+        """Returns what `erase_session` would delete, and changes nothing."""
+        return await self._plan(Subject(app_name, user_id, session_id))
+
+    async def export_user(self, *, app_name: str, user_id: str) -> dict[str, Any]:
+        """Returns everything that the database holds of a user, as one JSON document.
+
+        It has the rows that `erase_user` would delete, store by store: `stores` maps the name that
+        a receipt uses to a list of rows, each a mapping of columns; JSON texts are read. What lies
+        in artifacts, memory and registered stores is not in it.
+        """
+        from adk_memory_ext.erasure import stored_rows
+        from adk_memory_ext.erasure.exports import document_of
+
+        subject = _checked(Subject(app_name, user_id))
+        rows = await self._required().read(lambda tx: stored_rows.read_rows(tx, subject))
+        return document_of(app_name, user_id, rows)
+
+    async def resume(self) -> list[Receipt]:
+        """Finishes erasures that were interrupted; returns their receipts.
+
+        Those of which the values to search for were lost with their process have the file
+        rewritten instead, and the receipt says so. One that is under way elsewhere is left alone.
+
+        Raises:
+            ErasureIncompleteError: When one still cannot be verified; it stays pending.
+        """
+        from adk_memory_ext.erasure import ledger
+
+        await self.settle()
+        database = self._required()
+        receipts = []
+        for pending in await database.read(ledger.pending):
+            async with self._alone(pending.id) as is_free:
+                again = await database.read(partial(ledger.find, erasure_id=pending.id))
+                if is_free and again is not None:
+                    receipts.append(await self._resume(pending))
+        return receipts
+
+    async def receipts(self) -> list[Receipt]:
+        """Returns the stored receipts, the oldest first."""
+        from adk_memory_ext.erasure import ledger
+
+        return await self._required().read(ledger.receipts)
+
+    async def broken_receipts(self) -> list[int]:
+        """Returns the numbers of stored receipts that were changed or follow a missing one."""
+        from adk_memory_ext.erasure import ledger
+
+        return await self._required().read(ledger.broken_links)
+
+    async def delete_session(self, *, app_name: str, user_id: str, session_id: str) -> bool:
+        """Deletes a session's rows and empties the WAL at once; verifies it afterwards.
+
+        The verification runs in the background, one for all that were deleted meanwhile. While it
+        does not succeed (a reader keeps the WAL) the erasure stays pending, and is tried again.
+
+        Returns:
+            False where there is no file to verify: nothing was done.
+        """
+        if self._database is None or self._database.file is None:
+            return False
+        subject = _checked(Subject(app_name, user_id, session_id))
+        job, lock = await self._delete_only(self._database, subject)
+        if job is not None:
+            with contextlib.suppress(StoreError):
+                await self._database.empty_wal()
+            self._queue.append((job, lock))
+            self._queued.set()
+            self._start_verifying()
+        return True
+
+    async def begin(self) -> None:
+        """Has erasures that an earlier process left finished in the background."""
+        from adk_memory_ext.erasure import ledger
+
+        file = None if self._database is None else self._database.file
+        if self._database is None or file is None or not _has_content(file):
+            return
+        with contextlib.suppress(MemoryExtError):  # the first use of the service says it
+            if await self._database.read(ledger.pending):
+                self._resuming = asyncio.create_task(self._resume_quietly())
+
+    async def _resume_quietly(self) -> None:
+        try:
+            await self.resume()
+        except MemoryExtError as error:
+            _logger.warning("An erasure that was interrupted could not be finished: %s", error)
+
+    async def settle(self) -> None:
+        """Returns when the deletions so far are verified, or have been tried once more."""
+        if not self._queue:
+            return
+        verifying = self._start_verifying()
+        self._closing = True
+        self._queued.set()
+        try:
+            await asyncio.shield(verifying)
+        finally:
+            self._closing = False
+
+    async def close(self) -> None:
+        """Ends the verification in the background; what is pending is noted in the database."""
+        if self._resuming is not None:
+            resuming, self._resuming = self._resuming, None
+            await asyncio.wait([resuming])
+        await self.settle()
+        for _job, lock in self._queue:
+            if lock is not None:
+                lock.release()
+        self._queue.clear()
+
+    # -- one erasure ------------------------------------------------------------------------
+
+    def _required(self) -> Database:
+        if self._database is None:
+            raise CapabilityError(
+                "The wrapped service has no database of this package, so that nothing can be"
+                " verified; use delete_session, or DurableSessionService.from_url(…)."
+            )
+        return self._database
+
+    @contextlib.asynccontextmanager
+    async def _alone(self, erasure_id: str) -> AsyncIterator[bool]:
+        """Keeps others from finishing the same erasure; gives False where one does."""
+        locks = self._required().turn_locks
+        lock = None if locks is None else await locks.try_lock(_lock_name(erasure_id))
+        try:
+            yield locks is None or lock is not None
+        finally:
+            if lock is not None:
+                lock.release()
+
+    async def _plan(self, subject: Subject) -> Plan:
+        from adk_memory_ext.erasure import stored_rows
+
+        database = self._required()
+        counts = await database.read(lambda tx: stored_rows.count_rows(tx, subject))
+        session_ids = await database.read(lambda tx: stored_rows.session_ids(tx, subject))
+        elsewhere, not_reached = await self._elsewhere.count(subject, session_ids)
+        return Plan(subject.kind, counts | elsewhere, tuple(not_reached))
+
+    async def _erase(self, subject: Subject, requested_by: str | None, deep: bool) -> Receipt:
+        from adk_memory_ext.erasure import ledger
+
+        database = self._required()
+        _checked(subject)
+        key = secrets.token_bytes(32)
+        facts = _facts(subject, key, requested_by)
+        erasure_id = uuid.uuid4().hex
+        async with self._alone(erasure_id):
+            await database.write(lambda tx: ledger.begin(tx, erasure_id, subject, facts))
+            job = await self._delete_everywhere(erasure_id, subject, facts, requested_by)
+            job.deep = deep
+            return await self._verify([job], key.hex())
+
+    async def _resume(self, pending: Pending) -> Receipt:
+        if pending.subject is None:
+            job = _Job(pending.id, pending.begun, pending.facts, None)
+        else:
+            job = await self._delete_everywhere(pending.id, pending.subject, pending.facts, None)
+        return await self._verify([job], None)
+
+    async def _delete_everywhere(
+        self, erasure_id: str, subject: Subject, facts: dict[str, Any], requested_by: str | None
+    ) -> _Job:
+        from adk_memory_ext.erasure import stored_rows
+
+        database = self._required()
+        session_ids = await database.read(lambda tx: stored_rows.session_ids(tx, subject))
+        counts, not_checked = await self._elsewhere.erase(subject, session_ids)
+
+        def work(tx: Transaction) -> tuple[list[str], int]:
+            return _delete_rows(tx, erasure_id, subject, facts, counts)
+
+        texts, begun = await database.write(work)
+        values = await asyncio.to_thread(_values, texts, subject)
+        if requested_by is not None and requested_by in values.values:
+            facts["requested_by"] = None
+        return _Job(erasure_id, begun, facts, values, not_checked=not_checked)
+
+    async def _delete_only(self, database: Database, subject: Subject) -> tuple[_Job | None, Any]:
+        """Deletes rows in one transaction; returns no job if there were none."""
+        from adk_memory_ext.erasure import ledger
+
+        facts = _facts(subject, secrets.token_bytes(32), None)
+        erasure_id = uuid.uuid4().hex
+        locks = database.turn_locks
+        lock = None if locks is None else await locks.try_lock(_lock_name(erasure_id))
+
+        def work(tx: Transaction) -> tuple[list[str], int] | None:
+            ledger.begin(tx, erasure_id, subject, facts)
+            deleted = _delete_rows(tx, erasure_id, subject, facts, {})
+            if not any(facts["counts"].values()):
+                ledger.forget(tx, erasure_id)
+                return None
+            return deleted
+
+        deleted = None
+        try:
+            deleted = await database.write(work)
+        finally:
+            if deleted is None and lock is not None:
+                lock.release()
+        if deleted is None:
+            return None, None
+        values = await asyncio.to_thread(_values, deleted[0], subject)
+        return _Job(erasure_id, deleted[1], facts, values), lock
+
+    def _start_verifying(self) -> asyncio.Task[None]:
+        if self._verifying is None or self._verifying.done():
+            self._queued = asyncio.Event()  # of this loop
+            self._verifying = asyncio.create_task(self._verify_queue())
+        return self._verifying
+
+    # -- verifying --------------------------------------------------------------------------
+
+    async def _verify_queue(self) -> None:
+        """Verifies what was deleted, until nothing is queued."""
+        while self._queue:
+            self._queued.clear()
+            jobs = list(self._queue)
+            try:
+                await self._verify([job for job, _lock in jobs], None)
+            except ErasureIncompleteError as error:
+                _logger.warning(
+                    "The deletion of %s session(s) could not be verified yet: %s",
+                    len(jobs),
+                    "; ".join(error.receipt.not_checked),
+                )
+            except StoreError:
+                _logger.warning("Deleted sessions could not be verified yet.", exc_info=True)
+            else:
+                del self._queue[: len(jobs)]
+                for _job, lock in jobs:
+                    if lock is not None:
+                        lock.release()
+                continue
+            if self._closing:
+                return
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._queued.wait(), _PAUSE_SECONDS)
+
+    async def _verify(self, jobs: Sequence[_Job], subject_key: str | None) -> Receipt:
+        """Verifies erasures together, ends them, and returns the receipt of the last one.
+
+        Raises:
+            ErasureIncompleteError: When they are not verified; they stay pending.
+        """
+        from adk_memory_ext.erasure import ledger
+
+        database = self._required()
+        known = [job.values for job in jobs if job.values is not None]
+        values = sorted(set().union(*(item.values for item in known)))
+        is_lost = len(known) < len(jobs)
+        deep = any(job.deep for job in jobs)
+        cleaned = await clean(database, values, deep=deep, is_lost=is_lost)
+        receipt: Receipt | None = None
+        for job in jobs:
+            receipt = _receipt(job, cleaned, subject_key)
+            if cleaned.verified:
+                finish = partial(ledger.finish, erasure_id=job.id, receipt=receipt)
+                receipt = await database.write(finish)
+        assert receipt is not None  # noqa: S101  # there is a job
+        if not receipt.verified:
+            raise ErasureIncompleteError(receipt)
+        return receipt
+
+
+def _checked(subject: Subject) -> Subject:
+    """Returns the subject; refuses ids that no row can have."""
+    from adk_memory_ext.ids import check_owner, session_identity
+
+    if subject.session_id is None:
+        check_owner(subject.app_name, subject.user_id)
+    else:
+        session_identity(subject.app_name, subject.user_id, subject.session_id)
+    return subject
+
+
+def _has_content(file: Path) -> bool:
+    try:
+        return file.stat().st_size > 0
+    except OSError:
+        return False
+
+
+def _lock_name(erasure_id: str) -> SessionId:
+    return SessionId("memext", "erasure", erasure_id)
+
+
+def _facts(subject: Subject, key: bytes, requested_by: str | None) -> dict[str, Any]:
+    names_subject = any(one in (requested_by or "") for one in subject.ids)
+    return {
+        "kind": subject.kind,
+        "subject": subject.pseudonym(key),
+        "requested_by": None if names_subject else requested_by,
+        "counts": {},
+    }
+
+
+def _delete_rows(
+    tx: Transaction,
+    erasure_id: str,
+    subject: Subject,
+    facts: dict[str, Any],
+    elsewhere: dict[str, int],
+) -> tuple[list[str], int]:
+    """Deletes the rows and returns their texts, and when the erasure began."""
+    from adk_memory_ext.erasure import ledger, stored_rows
+
+    stored_rows.lock_rows(tx, subject)
+    texts = [*stored_rows.texts_of(tx, subject), *stored_rows.cut_profile(tx, subject)]
+    facts["counts"] = stored_rows.delete_rows(tx, subject) | elsewhere
+    ledger.rows_are_gone(tx, erasure_id, facts)
+    pending = ledger.find(tx, erasure_id)
+    return texts, 0 if pending is None else pending.begun
+
+
+def _values(texts: Sequence[str], subject: Subject) -> SearchedValues:
+    values = SearchedValues()
+    values.add_all([*texts, *subject.ids])
+    return values
+
+
+def _receipt(job: _Job, cleaned: Cleaned, subject_key: str | None) -> Receipt:
+    from adk_memory_ext.sql_store import now_microseconds
+
+    work = cleaned.work
+    return Receipt(
+        kind=job.facts["kind"],
+        subject=job.facts["subject"],
+        subject_key=subject_key,
+        requested_by=job.facts["requested_by"],
+        begun=utc(job.begun),
+        ended=utc(now_microseconds()),
+        level=cleaned.level,
+        verified=cleaned.verified and not job.not_checked,
+        counts=job.facts["counts"],
+        steps={"rows": "deleted", **work.steps},
+        files=work.files,
+        versions={"sqlite": work.sqlite} if work.sqlite else {},
+        pragmas=work.pragmas,
+        values_searched=0 if job.values is None else len(job.values.values),
+        values_too_short=0 if job.values is None else job.values.too_short,
+        values_shared=work.shared,
+        encodings=tuple(work.encodings),
+        residue_found=cleaned.residue_found,
+        residue_left=work.residue,
+        not_checked=(*job.not_checked, *cleaned.not_checked),
+    )

@@ -1,0 +1,122 @@
+"""Erasures that have begun, and the chain of receipts of those that have ended."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from sqlalchemy import delete, insert, select, update
+
+from adk_memory_ext.erasure.receipts import Receipt, chained
+from adk_memory_ext.erasure.subjects import Subject
+from adk_memory_ext.schema import memext_erasures, memext_receipts
+from adk_memory_ext.sql_store import now_microseconds
+
+if TYPE_CHECKING:
+    from adk_memory_ext.statements import Transaction
+
+_columns: Final = memext_erasures.c
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """An erasure that has begun."""
+
+    id: str
+    begun: int
+    """UTC epoch microseconds."""
+    kind: str
+    subject: Subject | None
+    """None once its rows are gone."""
+    facts: dict[str, Any]
+    """What a receipt will say."""
+
+
+def begin(tx: Transaction, erasure_id: str, subject: Subject, facts: dict[str, Any]) -> None:
+    """Notes that an erasure begins."""
+    tx.connection.execute(
+        insert(memext_erasures).values(
+            erasure_id=erasure_id,
+            begun_microseconds=now_microseconds(),
+            kind=subject.kind,
+            app_name=subject.app_name,
+            user_id=subject.user_id,
+            session_id=subject.session_id,
+            facts=json.dumps(facts),
+        )
+    )
+
+
+def rows_are_gone(tx: Transaction, erasure_id: str, facts: dict[str, Any]) -> None:
+    """Forgets the ids; what is left to do needs none."""
+    tx.connection.execute(
+        update(memext_erasures)
+        .where(_columns.erasure_id == erasure_id)
+        .values(app_name=None, user_id=None, session_id=None, facts=json.dumps(facts))
+    )
+
+
+def forget(tx: Transaction, erasure_id: str) -> None:
+    """Takes back `begin`: there was nothing to erase."""
+    tx.connection.execute(delete(memext_erasures).where(_columns.erasure_id == erasure_id))
+
+
+def pending(tx: Transaction) -> list[Pending]:
+    """Returns the erasures that have not ended, the oldest first."""
+    rows = tx.connection.execute(select(memext_erasures).order_by(_columns.begun_microseconds))
+    return [
+        Pending(
+            row.erasure_id,
+            row.begun_microseconds,
+            row.kind,
+            None if row.user_id is None else Subject(row.app_name, row.user_id, row.session_id),
+            json.loads(row.facts),
+        )
+        for row in rows.all()
+    ]
+
+
+def find(tx: Transaction, erasure_id: str) -> Pending | None:
+    """Returns an erasure that has not ended; None if it has."""
+    return next((item for item in pending(tx) if item.id == erasure_id), None)
+
+
+def finish(tx: Transaction, erasure_id: str, receipt: Receipt) -> Receipt:
+    """Ends an erasure and returns its receipt with its place in the chain."""
+    # Takes the lock under which the next number is given.
+    tx.connection.execute(delete(memext_erasures).where(_columns.erasure_id == erasure_id))
+    last = tx.connection.execute(
+        select(memext_receipts.c.number, memext_receipts.c.digest)
+        .order_by(memext_receipts.c.number.desc())
+        .limit(1)
+    ).first()
+    number, previous = (0, "") if last is None else (last.number, last.digest)
+    stored = receipt.stored()
+    digest = chained(previous, stored)
+    tx.connection.execute(
+        # Of two that give one number on a server, one fails and is tried again.
+        insert(memext_receipts).values(number=number + 1, digest=digest, receipt=stored)
+    )
+    return replace(receipt, number=number + 1, digest=digest)
+
+
+def receipts(tx: Transaction) -> list[Receipt]:
+    """Returns the stored receipts, the oldest first."""
+    rows = tx.connection.execute(select(memext_receipts).order_by(memext_receipts.c.number))
+    return [
+        replace(Receipt.from_json(row.receipt), number=row.number, digest=row.digest)
+        for row in rows.all()
+    ]
+
+
+def broken_links(tx: Transaction) -> list[int]:
+    """Returns the numbers of receipts that were changed, or whose predecessor is missing."""
+    broken = []
+    expected, previous = 1, ""
+    rows = tx.connection.execute(select(memext_receipts).order_by(memext_receipts.c.number))
+    for row in rows.all():
+        if row.number != expected or row.digest != chained(previous, row.receipt):
+            broken.append(row.number)
+        expected, previous = row.number + 1, row.digest
+    return broken

@@ -1,0 +1,168 @@
+"""The rows of a subject in each of the tables, ADK's and ours: reading, counting, deleting.
+
+A new table is one line in `STORES`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from sqlalchemy import and_, delete, func, select
+
+from adk_memory_ext.adk_tables import events, sessions, user_states
+from adk_memory_ext.exact_match import IsExactly
+from adk_memory_ext.facts import Owner
+from adk_memory_ext.records import SessionId
+from adk_memory_ext.schema import (
+    memext_events,
+    memext_landmarks,
+    memext_profile_facts,
+    memext_profile_users,
+    memext_requests,
+    memext_sessions,
+    memext_state_times,
+)
+from adk_memory_ext.sql_facts import cut_session
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from sqlalchemy import ColumnElement, Table
+
+    from adk_memory_ext.erasure.subjects import Subject
+    from adk_memory_ext.statements import Transaction
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """The rows of one table."""
+
+    name: str
+    """What a receipt calls it."""
+    table: Table
+    session_column: str | None
+    """Which column holds the session's id; None when rows belong to a user only, and go with all
+    that is the user's."""
+    by_session_key: bool = False
+    """Whether rows name their session by its key in `memext_sessions`."""
+
+    def holds(self, subject: Subject) -> bool:
+        """Whether the table has rows of such a subject."""
+        return subject.session_id is None or self.session_column is not None
+
+    def own(self, subject: Subject) -> ColumnElement[bool]:
+        """The condition that a row is the subject's."""
+        if self.by_session_key:
+            link = Store("", memext_sessions, "session_id")
+            keys = select(memext_sessions.c.session_key).where(link.own(subject))
+            return self.table.c.session_key.in_(keys)
+        columns = self.table.c
+        conditions: list[ColumnElement[bool]] = [
+            IsExactly(columns.app_name, subject.app_name),
+            IsExactly(columns.user_id, subject.user_id),
+        ]
+        if subject.session_id is not None and self.session_column is not None:
+            conditions.append(IsExactly(columns[self.session_column], subject.session_id))
+        return and_(*conditions)
+
+
+STORES: Final = (
+    Store("events", events, "session_id"),
+    Store("order of events", memext_events, "session_id", by_session_key=True),
+    Store("places of open calls", memext_landmarks, "session_id", by_session_key=True),
+    Store("reports on requests", memext_requests, "session_id", by_session_key=True),
+    Store("times of state", memext_state_times, "session_id"),
+    Store("order and titles of sessions", memext_sessions, "session_id"),
+    Store("sessions with their state", sessions, "id"),
+    Store("user state", user_states, None),
+    Store("profile facts", memext_profile_facts, None),
+    Store("profiles", memext_profile_users, None),
+)
+"""In the order of deletion: what others lead to goes last."""
+
+
+def count_rows(tx: Transaction, subject: Subject) -> dict[str, int]:
+    """Returns how many rows each store holds of the subject."""
+    return {
+        store.name: tx.connection.execute(
+            select(func.count()).select_from(store.table).where(store.own(subject))
+        ).scalar_one()
+        for store in STORES
+        if store.holds(subject)
+    }
+
+
+def lock_rows(tx: Transaction, subject: Subject) -> None:
+    """Has appends under way end before anything is read, and lets none begin.
+
+    On SQLite the transaction itself does so.
+    """
+    if tx.dialect != "sqlite":
+        own = next(store for store in STORES if store.table is sessions).own(subject)
+        order = (sessions.c.app_name, sessions.c.user_id, sessions.c.id)
+        query = select(sessions.c.id).where(own).order_by(*order).with_for_update()
+        tx.connection.execute(query).all()
+
+
+def texts_of(tx: Transaction, subject: Subject) -> Iterator[str]:
+    """Gives every text of the subject's rows; the app's name is nobody's."""
+    for rows in read_rows(tx, subject).values():
+        for row in rows:
+            yield from (
+                value
+                for name, value in row.items()
+                if isinstance(value, str) and name != "app_name"
+            )
+
+
+def read_rows(tx: Transaction, subject: Subject) -> Mapping[str, list[Mapping[str, object]]]:
+    """Returns the subject's rows of each store."""
+    return {
+        store.name: [
+            dict(row)
+            for row in tx.connection.execute(
+                select(store.table).where(store.own(subject))
+            ).mappings()
+        ]
+        for store in STORES
+        if store.holds(subject)
+    }
+
+
+def delete_rows(tx: Transaction, subject: Subject) -> dict[str, int]:
+    """Deletes the subject's rows and returns how many each store held."""
+    return {
+        store.name: tx.connection.execute(delete(store.table).where(store.own(subject))).rowcount
+        for store in STORES
+        if store.holds(subject)
+    }
+
+
+def cut_profile(tx: Transaction, subject: Subject) -> list[str]:
+    """Takes an erased session out of its user's profile; returns the texts that went with it.
+
+    What the user asked to save stays, without its source; an inferred fact that only this session
+    supports goes.
+    """
+    if subject.session_id is None:
+        return []
+    owner = Owner(subject.app_name, subject.user_id)
+    before = _profile_texts(tx, owner)
+    session = SessionId(subject.app_name, subject.user_id, subject.session_id)
+    if before:
+        cut_session(tx, session, owner)
+    return sorted(before - _profile_texts(tx, owner)) if before else []
+
+
+def _profile_texts(tx: Transaction, owner: Owner) -> set[str]:
+    rows = tx.rows("all_facts", owner.parameters())
+    return {value for row in rows for value in row if isinstance(value, str)}
+
+
+def session_ids(tx: Transaction, subject: Subject) -> list[str]:
+    """Returns the ids of the subject's sessions; of one session, its own."""
+    if subject.session_id is not None:
+        return [subject.session_id]
+    own = next(store for store in STORES if store.table is sessions).own(subject)
+    return list(tx.connection.execute(select(sessions.c.id).where(own)).scalars())

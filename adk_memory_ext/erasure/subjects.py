@@ -1,0 +1,34 @@
+"""Whose data an erasure is about."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """All that is stored of a user, or one session."""
+
+    app_name: str
+    user_id: str
+    session_id: str | None = None
+    """None: everything of the user."""
+
+    @property
+    def kind(self) -> str:
+        """`session` or `user`."""
+        return "user" if self.session_id is None else "session"
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """What names the subject."""
+        return (self.user_id,) if self.session_id is None else (self.user_id, self.session_id)
+
+    def pseudonym(self, key: bytes) -> str:
+        """Returns what names the subject for those who have the key, and nobody else."""
+        parts = [self.kind, self.app_name, *self.ids]
+        # Lengths first, so that ids that run into each other differ.
+        message = "".join(f"{len(part)}:{part}" for part in parts)
+        return hmac.new(key, message.encode(), hashlib.sha256).hexdigest()
