@@ -6,9 +6,26 @@ import importlib
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from adk_memory_ext.checkpoint_records import (
+        Checkpoint,
+        CheckpointDiff,
+        CheckpointPolicy,
+        CheckpointRetention,
+        Restored,
+    )
+    from adk_memory_ext.checkpoint_requests import (
+        checkpoint_after_agent,
+        checkpoint_after_model,
+        checkpoint_after_tool,
+        request_checkpoint,
+    )
+    from adk_memory_ext.checkpoint_steps import CheckpointSteps
     from adk_memory_ext.errors import (
         BudgetExceededError,
         CapabilityError,
+        CheckpointError,
+        CheckpointInconsistentError,
+        CheckpointNotFoundError,
         CommitUnknownError,
         ConfigurationError,
         CorruptRecordError,
@@ -16,6 +33,7 @@ if TYPE_CHECKING:
         FactRejectedError,
         InvalidIdError,
         MemoryExtError,
+        RestoreHookError,
         RevisionConflictError,
         SchemaVersionError,
         StateRejectedError,
@@ -29,6 +47,7 @@ if TYPE_CHECKING:
     )
     from adk_memory_ext.facts import Fact, NewFact, ProfileLimits, Provenance, Recalled, Saved
     from adk_memory_ext.history import History, HistoryPolicy
+    from adk_memory_ext.interruptions import Recovered, live_events
     from adk_memory_ext.plugin import MemoryPlugin
     from adk_memory_ext.policy import Redaction, StatePolicy, StateRule
     from adk_memory_ext.profile import (
@@ -37,6 +56,7 @@ if TYPE_CHECKING:
         ProfileMemoryService,
         ProfileToolset,
     )
+    from adk_memory_ext.recovery import Recovery, idempotency_key
     from adk_memory_ext.service import DurableSessionService
     from adk_memory_ext.service_uri import register
     from adk_memory_ext.state_changes import Extend, Increment, Maximum, Remove, Union
@@ -51,6 +71,14 @@ __all__ = [
     "PROFILE_INSTRUCTION",
     "BudgetExceededError",
     "CapabilityError",
+    "Checkpoint",
+    "CheckpointDiff",
+    "CheckpointError",
+    "CheckpointInconsistentError",
+    "CheckpointNotFoundError",
+    "CheckpointPolicy",
+    "CheckpointRetention",
+    "CheckpointSteps",
     "CommitUnknownError",
     "ConfigurationError",
     "CorruptRecordError",
@@ -73,8 +101,12 @@ __all__ = [
     "ProfileToolset",
     "Provenance",
     "Recalled",
+    "Recovered",
+    "Recovery",
     "Redaction",
     "Remove",
+    "RestoreHookError",
+    "Restored",
     "RevisionConflictError",
     "Saved",
     "SchemaVersionError",
@@ -91,8 +123,14 @@ __all__ = [
     "Union",
     "Window",
     "__version__",
+    "checkpoint_after_agent",
+    "checkpoint_after_model",
+    "checkpoint_after_tool",
+    "idempotency_key",
+    "live_events",
     "register",
     "reject",
+    "request_checkpoint",
     "scoped",
     "supersede",
     "unwrap",
@@ -100,6 +138,11 @@ __all__ = [
 ]
 
 _MODULES: Final = {
+    "Checkpoint": "checkpoint_records",
+    "CheckpointDiff": "checkpoint_records",
+    "CheckpointPolicy": "checkpoint_records",
+    "CheckpointRetention": "checkpoint_records",
+    "CheckpointSteps": "checkpoint_steps",
     "DurableSessionService": "service",
     "Extend": "state_changes",
     "Fact": "facts",
@@ -127,6 +170,15 @@ _MODULES: Final = {
     "register": "service_uri",
     "reject": "turn_queue",
     "scoped": "views",
+    "Recovered": "interruptions",
+    "Recovery": "recovery",
+    "Restored": "checkpoint_records",
+    "checkpoint_after_agent": "checkpoint_requests",
+    "checkpoint_after_model": "checkpoint_requests",
+    "checkpoint_after_tool": "checkpoint_requests",
+    "idempotency_key": "recovery",
+    "live_events": "interruptions",
+    "request_checkpoint": "checkpoint_requests",
     "supersede": "turn_queue",
     "wait": "turn_queue",
 }

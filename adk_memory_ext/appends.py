@@ -9,13 +9,14 @@ from weakref import WeakValueDictionary
 
 from google.adk.errors import StaleSessionError
 
+from adk_memory_ext.checkpoint_requests import take_requests
 from adk_memory_ext.conflicts import answerable
-from adk_memory_ext.errors import StateRejectedError, TurnError
+from adk_memory_ext.errors import CapabilityError, StateRejectedError, TurnError
 from adk_memory_ext.event_times import in_order, microseconds
 from adk_memory_ext.json_values import Normaliser
 from adk_memory_ext.loaded_sessions import take_over, unseen
 from adk_memory_ext.records import SessionId
-from adk_memory_ext.rewinds import rewinding_delta
+from adk_memory_ext.rewinds import note_values_before, rewinding_delta
 from adk_memory_ext.state_changes import MISSING, Remove, change_in
 from adk_memory_ext.turn_queue import Turn, TurnQueue, wait
 from adk_memory_ext.watched_state import WatchedState
@@ -44,6 +45,8 @@ class Appends:
         is_ours: Whether the wrapped service keeps order, normalises values and rebases itself.
         can_remove: Whether it applies `Remove`.
         catch_up: Brings a session up to what is stored, in place.
+        initial_state: Returns what the wrapped service keeps of a session's state at creation; None
+            has each event keep what it is the first to overwrite.
     """
 
     def __init__(
@@ -55,6 +58,7 @@ class Appends:
         is_ours: bool,
         can_remove: bool,
         catch_up: Callable[[Session], Awaitable[bool]],
+        initial_state: Callable[[SessionId], Awaitable[dict[str, Any]]] | None,
     ) -> None:
         self._wrapped = wrapped
         self._turns = turns
@@ -62,6 +66,7 @@ class Appends:
         self._is_ours = is_ours
         self._can_remove = can_remove
         self._catch_up = catch_up
+        self._initial_state = initial_state
         self._warned: set[str] = set()
         self._appending: WeakValueDictionary[SessionId, asyncio.Lock] = WeakValueDictionary()
 
@@ -89,21 +94,37 @@ class Appends:
         # Tasks may share `session`: each has seen what the one before it appended.
         lock = self._appending.setdefault(identity, asyncio.Lock())
         async with lock:
-            delta = event.actions.state_delta
+            delta, metadata = event.actions.state_delta, event.custom_metadata
             try:
+                self._take_requests(session, event)
                 if isinstance(session.state, WatchedState):
                     event.actions.state_delta = self._with_what_is_owed(session.state, event)
                 if not self._is_ours:
                     _normalise(event)
+                if self._initial_state is None:
+                    note_values_before(session, event)
                 appended = await self._store(session, event, turn)
             except BaseException:
                 event.actions.state_delta = delta
+                event.custom_metadata = metadata
                 raise
             if isinstance(session.state, WatchedState):
                 session.state.saved(event.actions.state_delta)
             if turn is not None:
                 turn.begun = True
             return appended
+
+    def _take_requests(self, session: Session, event: Event) -> None:
+        """Has the event say which checkpoints are made with it.
+
+        Raises:
+            CapabilityError: When the wrapped service makes none.
+        """
+        if take_requests(session, event) and not self._is_ours:
+            raise CapabilityError(
+                f"{type(self._wrapped).__name__} has no place for the checkpoint that was asked"
+                " for; DurableSessionService.from_url(…) has."
+            )
 
     def _with_what_is_owed(self, state: WatchedState, event: Event) -> dict[str, Any]:
         """Returns the event's delta with what was written to the state and stands in none.
@@ -167,10 +188,12 @@ class Appends:
         turn = Turn(identity, event.invocation_id)
         try:
             await self._turns.take(turn, wait())
-            if await self._catch_up(session):
-                event.actions.state_delta = rewinding_delta(
-                    session, event.actions.rewind_before_invocation_id or ""
-                )
+            await self._catch_up(session)
+            kept = None if self._initial_state is None else await self._initial_state(identity)
+            target = event.actions.rewind_before_invocation_id or ""
+            delta = rewinding_delta(session, target, kept, can_remove=self._can_remove)
+            if delta is not None:
+                event.actions.state_delta = delta
             return await self._append(identity, session, event, turn)
         except TurnError as error:
             raise answerable(error) from None

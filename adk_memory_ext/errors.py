@@ -109,6 +109,48 @@ class TurnHeldTooLongError(TurnError):
     """
 
 
+class CheckpointError(MemoryExtError):
+    """A checkpoint could not be used; nothing was written."""
+
+
+class CheckpointNotFoundError(CheckpointError, LookupError):
+    """There is no such checkpoint, or it belongs to somebody else. Nothing was written."""
+
+
+class CheckpointInconsistentError(CheckpointError):
+    """The log is not the one that the checkpoint was made of. Nothing was written.
+
+    `latest(…, consistent=True)` finds the newest checkpoint before the fault.
+
+    Args:
+        message: What is wrong.
+        event_id: The event that is missing, changed or too many; None if it cannot be told.
+    """
+
+    def __init__(self, message: str, event_id: str | None = None) -> None:
+        super().__init__(message)
+        self.event_id = event_id
+
+    def __reduce__(self) -> tuple[type[Self], tuple[str, str | None]]:
+        """Lets it travel between processes."""
+        return type(self), (str(self), self.event_id)
+
+
+class RestoreHookError(MemoryExtError):
+    """A function that reads live facts after a restore failed; its name is in the message.
+
+    The model was not called. The message of the user is stored, and the next turn tries again.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"The hook {name!r} failed after a restore; the turn was stopped.")
+        self.name = name
+
+    def __reduce__(self) -> tuple[type[Self], tuple[str]]:
+        """Lets it travel between processes."""
+        return type(self), (self.name,)
+
+
 class ErasureIncompleteError(MemoryExtError):
     """Everything that can be erased is gone, and something is left or could not be verified.
 

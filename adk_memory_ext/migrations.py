@@ -341,6 +341,61 @@ def _create_erasures(connection: Connection) -> None:
         connection.execute(text(statement))
 
 
+def _create_initial_state(connection: Connection) -> None:
+    """Version 7: the state that sessions are created with."""
+    is_mysql = connection.dialect.name == "mysql"
+    if is_mysql:
+        connection.execute(text("DROP TABLE IF EXISTS memext_initial_state"))
+    number = "INTEGER" if connection.dialect.name == "sqlite" else "BIGINT"
+    long_text = "LONGTEXT" if is_mysql else "TEXT"
+    collation = _collation(connection)
+    collate = "" if collation is None else f" COLLATE {collation}"
+    connection.execute(
+        text(
+            f"""CREATE TABLE memext_initial_state (session_key {number} NOT NULL,
+            state {long_text} NOT NULL, PRIMARY KEY (session_key)){collate}"""
+        )
+    )
+
+
+def _create_checkpoints(connection: Connection) -> None:
+    """Version 8: checkpoints, which outlive their sessions."""
+    dialect = connection.dialect.name
+    if dialect == "mysql":
+        tables = "memext_checkpoint_lines, memext_checkpoints, memext_checkpoint_values"
+        connection.execute(text(f"DROP TABLE IF EXISTS {tables}"))
+    key = {"sqlite": "INTEGER NOT NULL", "postgresql": "BIGSERIAL NOT NULL"}.get(
+        dialect, "BIGINT NOT NULL AUTO_INCREMENT"
+    )
+    number = "INTEGER" if dialect == "sqlite" else "BIGINT"
+    long_text = "LONGTEXT" if dialect == "mysql" else "TEXT"
+    without_rowid = " WITHOUT ROWID" if dialect == "sqlite" else ""
+    collation = _collation(connection)
+    collate = "" if collation is None else f" COLLATE {collation}"
+    for statement in (
+        f"""CREATE TABLE memext_checkpoint_lines (
+            line_key {key}, app_name VARCHAR(128) NOT NULL, user_id VARCHAR(128) NOT NULL,
+            session_id VARCHAR(128) NOT NULL, incarnation BIGINT NOT NULL,
+            salt VARCHAR(32) NOT NULL, covered_sequence BIGINT NOT NULL,
+            digest VARCHAR(32) NOT NULL, last_number BIGINT NOT NULL,
+            manifest {long_text} NOT NULL, parent_checkpoint VARCHAR(128),
+            PRIMARY KEY (line_key), CONSTRAINT memext_checkpoint_lines_identity
+            UNIQUE (app_name, user_id, session_id, incarnation)){collate}""",
+        f"""CREATE TABLE memext_checkpoints (
+            line_key {number} NOT NULL, number BIGINT NOT NULL,
+            checkpoint_id VARCHAR(32) NOT NULL, sequence BIGINT NOT NULL,
+            step VARCHAR(256) NOT NULL, created_microseconds BIGINT NOT NULL,
+            digest VARCHAR(32) NOT NULL, marks {long_text} NOT NULL, specials {long_text},
+            is_snapshot INTEGER NOT NULL, manifest {long_text} NOT NULL,
+            details {long_text} NOT NULL, PRIMARY KEY (line_key, number),
+            CONSTRAINT memext_checkpoints_id UNIQUE (checkpoint_id)){without_rowid}{collate}""",
+        f"""CREATE TABLE memext_checkpoint_values (
+            line_key {number} NOT NULL, digest VARCHAR(32) NOT NULL, value {long_text} NOT NULL,
+            PRIMARY KEY (line_key, digest)){without_rowid}{collate}""",
+    ):
+        connection.execute(text(statement))
+
+
 MIGRATIONS: Final[Mapping[int, Callable[[Connection], None]]] = {
     1: _create_sequences,
     2: _create_profiles,
@@ -348,5 +403,7 @@ MIGRATIONS: Final[Mapping[int, Callable[[Connection], None]]] = {
     4: _create_landmarks,
     5: _create_requests,
     6: _create_erasures,
+    7: _create_initial_state,
+    8: _create_checkpoints,
 }
 """What brings a database from the version before to each version."""

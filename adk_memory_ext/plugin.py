@@ -10,6 +10,7 @@ from google.adk.plugins.base_plugin import BasePlugin
 from adk_memory_ext.errors import ConfigurationError
 from adk_memory_ext.history import History
 from adk_memory_ext.profile import PreloadProfile
+from adk_memory_ext.recovery import Recovery
 from adk_memory_ext.refused_writes import RefusedWrites
 from adk_memory_ext.service import DurableSessionService
 from adk_memory_ext.turns import Turns
@@ -53,8 +54,8 @@ class MemoryPlugin(BasePlugin):
         turns: `Turns()` unless another one is given; None to let turns of a session collide.
         policy: `RefusedWrites()` unless another one is given; None leaves refused writes to the
             Runner, as errors.
-        recovery: A plugin to run after `policy`.
-        checkpoints: A plugin to run after `recovery`.
+        recovery: `Recovery()` unless another one is given; None to leave open what a crash cut off.
+        checkpoints: `CheckpointSteps(…)`, or another plugin to run after `recovery`.
         profile: `PreloadProfile()`, which adds what is known of the user to a request, unless
             another one is given; it runs after `checkpoints`. None to add nothing.
         history: A plugin to run last, when the model request is complete, such as `History(…)`.
@@ -70,7 +71,7 @@ class MemoryPlugin(BasePlugin):
         *,
         turns: BasePlugin | Literal["default"] | None = "default",
         policy: BasePlugin | Literal["default"] | None = "default",
-        recovery: BasePlugin | None = None,
+        recovery: BasePlugin | Literal["default"] | None = "default",
         checkpoints: BasePlugin | None = None,
         profile: BasePlugin | Literal["default"] | None = "default",
         history: BasePlugin | None = None,
@@ -83,6 +84,8 @@ class MemoryPlugin(BasePlugin):
             history = History(budget_tokens)
         if turns == "default":
             turns = Turns()
+        if recovery == "default":
+            recovery = Recovery()
         if profile == "default":
             profile = PreloadProfile()
         if policy == "default":

@@ -5,7 +5,8 @@ number of its last record; `memext_events` gives each event its sequence; `memex
 when a key that expires was last written; `memext_landmarks` says where the events are that a
 windowed load needs from before its window. None repeats what ADK's tables hold, so that dropping
 them loses order by sequence, titles and expiry, and nothing else.
-`memext_profile_users` and `memext_profile_facts` hold what nothing else does: profiles.
+`memext_initial_state` keeps the state that a session was created with, which no event holds;
+`memext_profile_users` and `memext_profile_facts` profiles; `memext_checkpoint…` checkpoints.
 """
 
 from __future__ import annotations
@@ -27,11 +28,12 @@ from sqlalchemy.dialects.mysql import LONGTEXT, MEDIUMTEXT
 
 from adk_memory_ext.adk_tables import ID_LENGTH, NAME_LENGTH
 
-VERSION: Final = 6
+VERSION: Final = 8
 """The schema version that this code writes; `migrations` brings a database to it."""
 
 # SQLite's INTEGER PRIMARY KEY is the row's own key (https://www.sqlite.org/rowidtable.html).
 _KEY: Final = BigInteger().with_variant(Integer(), "sqlite")
+_TEXT: Final = Text().with_variant(LONGTEXT(), "mysql", "mariadb")
 
 metadata: Final = MetaData()
 
@@ -191,4 +193,69 @@ memext_receipts: Final = Table(
     # A digest over the receipt and the digest before it.
     Column("digest", String(64), nullable=False),
     Column("receipt", Text().with_variant(LONGTEXT(), "mysql"), nullable=False),
+)
+
+memext_initial_state: Final = Table(
+    "memext_initial_state",
+    metadata,
+    Column("session_key", _KEY, primary_key=True, autoincrement=False),
+    # Session-scope state, a JSON object; there is no row for an empty one.
+    Column("state", _TEXT, nullable=False),
+)
+
+memext_checkpoint_lines: Final = Table(
+    "memext_checkpoint_lines",
+    metadata,
+    Column("line_key", _KEY, primary_key=True, autoincrement=True),
+    Column("app_name", String(ID_LENGTH), nullable=False),
+    Column("user_id", String(ID_LENGTH), nullable=False),
+    Column("session_id", String(ID_LENGTH), nullable=False),
+    # Of memext_sessions: the checkpoints outlive their session, and a later one of its id.
+    Column("incarnation", BigInteger, nullable=False),
+    # Random; without it nobody can tell what a digest is of.
+    Column("salt", String(32), nullable=False),
+    # The newest event that a checkpoint covers, and the digest of the log up to there.
+    Column("covered_sequence", BigInteger, nullable=False),
+    Column("digest", String(32), nullable=False),
+    Column("last_number", BigInteger, nullable=False),
+    # The state and the artifacts as of the newest checkpoint: what the next one is compared with.
+    Column("manifest", _TEXT, nullable=False),
+    # The checkpoint that the session was made from.
+    Column("parent_checkpoint", String(ID_LENGTH), nullable=True),
+    UniqueConstraint(
+        "app_name", "user_id", "session_id", "incarnation", name="memext_checkpoint_lines_identity"
+    ),
+)
+
+memext_checkpoints: Final = Table(
+    "memext_checkpoints",
+    metadata,
+    Column("line_key", _KEY, primary_key=True, autoincrement=False),
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    Column("checkpoint_id", String(32), nullable=False),
+    Column("sequence", BigInteger, nullable=False),
+    Column("step", String(NAME_LENGTH), nullable=False),
+    Column("created_microseconds", BigInteger, nullable=False),
+    Column("digest", String(32), nullable=False),
+    # A few bits of a digest of each event since the checkpoint before, which name a changed event;
+    # in front of them sequence, digest and marks of the pruned checkpoints before this one.
+    Column("marks", _TEXT, nullable=False),
+    # Rewinds, restores and copies among these events, a JSON list; null for none.
+    Column("specials", _TEXT, nullable=True),
+    Column("is_snapshot", Integer, nullable=False),
+    # The state as a whole, or what has changed since the checkpoint before.
+    Column("manifest", _TEXT, nullable=False),
+    Column("details", _TEXT, nullable=False),
+    UniqueConstraint("checkpoint_id", name="memext_checkpoints_id"),
+    sqlite_with_rowid=False,
+)
+
+memext_checkpoint_values: Final = Table(
+    "memext_checkpoint_values",
+    metadata,
+    Column("line_key", _KEY, primary_key=True, autoincrement=False),
+    # Salted: of a value's text.
+    Column("digest", String(32), primary_key=True),
+    Column("value", _TEXT, nullable=False),
+    sqlite_with_rowid=False,
 )

@@ -15,6 +15,7 @@ from google.adk.sessions.state import State
 
 from adk_memory_ext.appends import Appends, OnDirectWrite
 from adk_memory_ext.arrivals import Arrivals
+from adk_memory_ext.checkpoint_records import CheckpointPolicy
 from adk_memory_ext.erasure.erasing import Erasure
 from adk_memory_ext.errors import CapabilityError, ConfigurationError, StoreUnavailableError
 from adk_memory_ext.loaded_sessions import take_over, watched
@@ -24,7 +25,12 @@ from adk_memory_ext.scoped_state import ChangesState, ScopedState
 from adk_memory_ext.service_check import CheckedClause, check_service
 from adk_memory_ext.state_changes import change_in
 from adk_memory_ext.turn_queue import TurnQueue
-from adk_memory_ext.wider_services import ListsPages, SeesChanges
+from adk_memory_ext.wider_services import (
+    KeepsInitialState,
+    ListsPages,
+    MakesCheckpoints,
+    SeesChanges,
+)
 from adk_memory_ext.windows import Window, WindowConfig, is_rewind, window_of
 
 if TYPE_CHECKING:
@@ -82,6 +88,7 @@ class DurableSessionService(BaseSessionService):
         profile_limits: ProfileLimits | None = None,
         window: Window | None = None,
         verify_deletes: bool = True,
+        checkpoint_policy: CheckpointPolicy | None = None,
     ) -> None:
         if on_direct_write not in get_args(OnDirectWrite):
             raise ConfigurationError(
@@ -110,6 +117,9 @@ class DurableSessionService(BaseSessionService):
             is_ours=getattr(wrapped, "keeps_order", False),
             can_remove=self._applies_changes,
             catch_up=self._catch_up_whole,
+            initial_state=(
+                self._lowest.initial_state if isinstance(self._lowest, KeepsInitialState) else None
+            ),
         )
         self.state: Final = ScopedState(wrapped)
         """Changes state from outside a turn."""
@@ -123,6 +133,20 @@ class DurableSessionService(BaseSessionService):
         holds_sessions = getattr(wrapped, "database", None) is self._database
         self.erasure: Final = Erasure(self._database if holds_sessions else None)
         """Erases sessions and people, with receipts."""
+        from adk_memory_ext.checkpoints import Checkpoints  # and with it SQLAlchemy
+
+        checkpointing = checkpoint_policy or CheckpointPolicy()
+        is_ours = isinstance(self._lowest, MakesCheckpoints)
+        if isinstance(self._lowest, MakesCheckpoints):
+            self._lowest.checkpoint_policy = checkpointing
+        self.checkpoints: Final = Checkpoints(
+            self._database if is_ours else None,
+            self.turns,
+            checkpointing,
+            append=self.append_event,
+            catch_up=self._catch_up_whole,
+        )
+        """Records of progress, and the ways back to them."""
 
     @classmethod
     def from_url(
@@ -136,6 +160,7 @@ class DurableSessionService(BaseSessionService):
         window: Window | None = None,
         cache_bytes: int | None = None,
         verify_deletes: bool = True,
+        checkpoint_policy: CheckpointPolicy | None = None,
         **options: Any,
     ) -> Self:
         """Returns a service over the database at `url`, which it opens, owns and closes.
@@ -156,6 +181,7 @@ class DurableSessionService(BaseSessionService):
             cache_bytes: Roughly how much memory decoded events of sessions that were loaded before
                 may take; 0 for none, None for 128 MiB.
             verify_deletes: As in `DurableSessionService`.
+            checkpoint_policy: As in `DurableSessionService`.
             **options: The fields of `adk_memory_ext.database.DatabaseOptions`.
 
         Raises:
@@ -178,6 +204,7 @@ class DurableSessionService(BaseSessionService):
             profile_limits=profile_limits,
             window=window,
             verify_deletes=verify_deletes,
+            checkpoint_policy=checkpoint_policy,
         )
         service._close_wrapped = wrapped.close
         return service
@@ -196,6 +223,11 @@ class DurableSessionService(BaseSessionService):
     def database(self) -> Database | None:
         """Where this package keeps its own records; None over a service without one."""
         return self._database
+
+    @property
+    def removes_keys(self) -> bool:
+        """Whether the wrapped service can drop a key of the state; else a rewind leaves a None."""
+        return self._applies_changes
 
     async def create_session(
         self,

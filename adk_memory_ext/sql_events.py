@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from google.adk.errors import StaleSessionError
 from google.adk.errors.session_not_found_error import SessionNotFoundError
@@ -13,6 +13,7 @@ from sqlalchemy.exc import IntegrityError as AnyIntegrityError
 from adk_memory_ext import sql_windows
 from adk_memory_ext.event_times import in_order, microseconds
 from adk_memory_ext.records import Revision
+from adk_memory_ext.rewinds import REMOVED
 from adk_memory_ext.sql_store import (
     Head,
     apply_changes,
@@ -31,10 +32,6 @@ if TYPE_CHECKING:
     from adk_memory_ext.records import SessionId
     from adk_memory_ext.state_changes import StateChange
     from adk_memory_ext.statements import Transaction
-
-REMOVED: Final = "memext_removed"
-"""Where an event's `custom_metadata` lists the keys that it removed. The delta itself says None for
-them, which is as near as plain ADK comes to a removal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

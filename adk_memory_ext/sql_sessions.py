@@ -18,7 +18,17 @@ from google.adk.sessions.base_session_service import (
 )
 from google.adk.sessions.state import State
 
-from adk_memory_ext import database, expired_state, sql_events, sql_expiry, sql_lists, sql_store
+from adk_memory_ext import (
+    database,
+    expired_state,
+    sql_checkpoints,
+    sql_events,
+    sql_expiry,
+    sql_lists,
+    sql_store,
+)
+from adk_memory_ext.checkpoint_records import CheckpointPolicy
+from adk_memory_ext.checkpoint_requests import requests_in
 from adk_memory_ext.errors import ConfigurationError, StateRejectedError
 from adk_memory_ext.event_cache import CachedSession, EventCache
 from adk_memory_ext.event_times import microseconds
@@ -26,7 +36,8 @@ from adk_memory_ext.ids import check_event, check_owner, check_title, session_id
 from adk_memory_ext.json_values import Normaliser, OnBadValue
 from adk_memory_ext.records import SessionId, SessionPage
 from adk_memory_ext.server_database import ServerDatabase
-from adk_memory_ext.sql_events import DuplicateEventError, Seen
+from adk_memory_ext.sql_checkpoints import checked
+from adk_memory_ext.sql_events import Appended, DuplicateEventError, Seen
 from adk_memory_ext.sql_store import ForeignRowsError, Head
 from adk_memory_ext.sqlite_database import SqliteDatabase
 from adk_memory_ext.state_changes import MISSING
@@ -128,6 +139,8 @@ class SqlSessionService(BaseSessionService):
         self._cache = EventCache(cache_bytes)
         self._database = database
         self._on_bad_value: OnBadValue = on_bad_value
+        self.checkpoint_policy = CheckpointPolicy()
+        """Which part of the state goes into checkpoints."""
         self._sessions_adopted = False
         self._ttl: Ttl | None = None
         # Sessions with an append whose caller was cancelled, and which may be under way still.
@@ -353,9 +366,17 @@ class SqlSessionService(BaseSessionService):
             session.events[-1].id if session.events else None,
             session.last_update_time,
         )
+        requests = [*map(checked, requests_in(ready.new.data.get("custom_metadata")))]
+
+        def work(tx: Transaction) -> Appended:
+            appended = sql_expiry.append_event(tx, identity, seen, ready.new, self._ttl)
+            for request in requests:
+                sql_checkpoints.create(tx, identity, request, self.checkpoint_policy)
+            return appended
+
         try:
             await self._database.write(
-                lambda tx: sql_expiry.append_event(tx, identity, seen, ready.new, self._ttl),
+                work,
                 # Also when the caller was cancelled meanwhile: the session keeps up with the store.
                 lambda appended: commit(session, event, ready, appended),
             )
@@ -381,6 +402,10 @@ class SqlSessionService(BaseSessionService):
             return await self._database.read(work)
         except ForeignRowsError:
             return False
+
+    async def initial_state(self, session: SessionId) -> dict[str, Any]:
+        """Returns the session-scope state at creation, as far as it was kept."""
+        return await self._database.read(lambda tx: sql_store.initial_state(tx, session))
 
     async def set_session_title(
         self, *, app_name: str, user_id: str, session_id: str, title: str | None

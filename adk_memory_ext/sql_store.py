@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 
 _OURS: Final = (
+    "delete_initial_state",
     "delete_sequences",
     "delete_landmarks",
     "delete_state_times",
@@ -201,17 +202,23 @@ def adopt(tx: Transaction, session: SessionId) -> None:
     if link and link[0][4] != created:
         _delete_ours(tx, parameters)
         link = ()
-    if not link:
+    is_new = not link
+    if is_new:
         _insert_link(tx, session, created)
         link = tx.rows("link_key", parameters)
     key, incarnation, last, content, _created = link[0]
-    for event_id, data in tx.rows("foreign_events", {**parameters, "session_key": key}):
+    touched: set[str] = set()
+    for event_id, text in tx.rows("foreign_events", {**parameters, "session_key": key}):
         last += 1
         tx.run("insert_sequence", {"session_key": key, "sequence": last, "event_id": event_id})
-        event = json.loads(data or "{}")
-        if has_content(event):
+        data = json.loads(text or "{}")
+        touched.update((data.get("actions") or {}).get("state_delta") or {})
+        if has_content(data):
             content = last
-        sql_windows.note(tx, key, last, event)
+        sql_windows.note(tx, key, last, data)
+    if is_new:
+        state = decode_state(tx.rows("session_state", parameters)[0][0])
+        _keep_initial_state(tx, session, {k: v for k, v in state.items() if k not in touched})
     newest = tx.rows("newest_event", parameters)
     tx.run(
         "save_link",
@@ -254,6 +261,20 @@ def _insert_link(tx: Transaction, session: SessionId, created: int) -> Revision:
     return revision
 
 
+def _keep_initial_state(tx: Transaction, session: SessionId, state: Mapping[str, Any]) -> None:
+    if state:
+        tx.run("insert_initial_state", {**session.parameters(), "state": tx.json(state)})
+
+
+def initial_state(tx: Transaction, session: SessionId) -> dict[str, Any]:
+    """Returns the session-scope state that the session was created with, as far as it was kept.
+
+    Of a session that plain ADK created, what no event had changed when it was first seen here.
+    """
+    rows = tx.rows("initial_state", session.parameters())
+    return decode_state(rows[0][0]) if rows else {}
+
+
 def session_exists(tx: Transaction, session: SessionId) -> bool:
     """Whether there is such a session."""
     return bool(tx.rows("bare_head", session.parameters()))
@@ -277,6 +298,7 @@ def create_session(
     # What is left of a session that plain ADK deleted.
     _delete_ours(tx, parameters)
     revision = _insert_link(tx, session, now)
+    _keep_initial_state(tx, session, session_state)
     app_state = change_scope(tx, "app", session, app_changes)
     user_state = change_scope(tx, "user", session, user_changes)
     head = Head(state, 0, revision.incarnation, 0, 0, now, now, None)

@@ -26,6 +26,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import insert as postgresql_insert
 
+from adk_memory_ext import checkpoint_statements
 from adk_memory_ext.adk_tables import app_states, events, sessions, user_states
 from adk_memory_ext.errors import StateRejectedError
 from adk_memory_ext.exact_match import IsExactly
@@ -34,7 +35,13 @@ from adk_memory_ext.fact_statements import fact_clauses
 from adk_memory_ext.json_values import encode, exact_for_jsonb
 from adk_memory_ext.parameters import PREFIX as _PREFIX
 from adk_memory_ext.parameters import given as _given
-from adk_memory_ext.schema import memext_events, memext_landmarks, memext_requests, memext_sessions
+from adk_memory_ext.schema import (
+    memext_events,
+    memext_initial_state,
+    memext_landmarks,
+    memext_requests,
+    memext_sessions,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -194,6 +201,7 @@ def _clauses(dialect: str) -> dict[str, ClauseElement]:
     return {
         **_reading(dialect),
         **_creating(),
+        **_initial_state(),
         **_appending(dialect),
         **_scopes("app", app_states, lock=dialect != "sqlite"),
         **_scopes("user", user_states, lock=dialect != "sqlite"),
@@ -201,6 +209,7 @@ def _clauses(dialect: str) -> dict[str, ClauseElement]:
         **expiry_clauses(dialect),
         **fact_clauses(lock=dialect != "sqlite"),
         **_windowing(),
+        **checkpoint_statements.clauses(dialect),
     }
 
 
@@ -292,6 +301,14 @@ def _reading(dialect: str) -> dict[str, ClauseElement]:
         )
         .where(memext_events.c.sequence > _given("after_sequence"))
         .order_by(memext_events.c.sequence),
+        "new_events": in_order.with_only_columns(
+            memext_events.c.sequence, events.c.id, events.c.invocation_id, events.c.event_data
+        )
+        .where(memext_events.c.sequence > _given("after_sequence"))
+        .order_by(memext_events.c.sequence),
+        "logged_events": in_order.with_only_columns(
+            memext_events.c.sequence, events.c.id, events.c.invocation_id, events.c.event_data
+        ).order_by(memext_events.c.sequence),
         "event": select(events.c.event_data).where(
             _own(events), IsExactly(events.c.id, _given("event_id"))
         ),
@@ -335,6 +352,19 @@ def _creating() -> dict[str, ClauseElement]:
             memext_sessions.c.content_sequence,
             memext_sessions.c.created_microseconds,
         ).where(_own(memext_sessions)),
+    }
+
+
+def _initial_state() -> dict[str, ClauseElement]:
+    table = memext_initial_state
+    own_key = select(memext_sessions.c.session_key).where(_own(memext_sessions))
+    return {
+        "session_state": select(sessions.c.state).where(_own(sessions, "id")),
+        "initial_state": select(table.c.state).where(table.c.session_key.in_(own_key)),
+        "insert_initial_state": insert(table).from_select(
+            ["session_key", "state"], own_key.add_columns(_given("state", table.c.state.type))
+        ),
+        "delete_initial_state": delete(table).where(table.c.session_key.in_(own_key)),
     }
 
 

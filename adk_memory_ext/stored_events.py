@@ -16,7 +16,8 @@ from pydantic_core import PydanticSerializationError
 
 from adk_memory_ext.errors import CorruptRecordError, StateRejectedError
 from adk_memory_ext.json_values import Normaliser, OnBadValue, encode, is_storable
-from adk_memory_ext.sql_events import REMOVED, Appended, NewEvent
+from adk_memory_ext.rewinds import REMOVED
+from adk_memory_ext.sql_events import Appended, NewEvent
 from adk_memory_ext.state_changes import Put, Remove, StateChange, change_in
 
 if TYPE_CHECKING:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from google.adk.sessions.session import Session
 
-    from adk_memory_ext.records import SessionPage
+    from adk_memory_ext.checkpoint_records import CheckpointPolicy
+    from adk_memory_ext.records import SessionId, SessionPage
 
 
 @runtime_checkable
@@ -37,3 +38,18 @@ class SeesChanges(Protocol):
 
     async def has_seen_all(self, session: Session) -> bool:
         """Whether `session` holds the newest event."""
+
+
+@runtime_checkable
+class KeepsInitialState(Protocol):
+    """A session service that keeps the state that sessions were created with."""
+
+    async def initial_state(self, session: SessionId) -> dict[str, Any]:
+        """Returns the session-scope state at creation, as far as it was kept."""
+
+
+@runtime_checkable
+class MakesCheckpoints(Protocol):
+    """A session service that makes checkpoints in the transactions of events that ask for it."""
+
+    checkpoint_policy: CheckpointPolicy

@@ -163,7 +163,7 @@ def test_the_order_of_the_parts_is_fixed() -> None:
     parts: dict[str, Any] = {name: Part(name, []) for name in PARTS}
     given = dict(reversed(parts.items()))
     assert [part.name for part in MemoryPlugin(**given).parts] == list(PARTS)
-    given.pop("recovery")
+    given["recovery"] = None
     assert [part.name for part in MemoryPlugin(**given).parts] == [
         name for name in PARTS if name != "recovery"
     ]
@@ -172,8 +172,8 @@ def test_the_order_of_the_parts_is_fixed() -> None:
 def test_nothing_is_required_but_a_name_is_taken() -> None:
     """`adk web --extra_plugins` passes a name and nothing else; an application may pass none."""
     names = [part.name for part in MemoryPlugin().parts]
-    assert names == ["turns", "memory_policy", "profile"]
-    assert MemoryPlugin(turns=None, policy=None, profile=None).parts == ()
+    assert names == ["turns", "memory_policy", "recovery", "profile"]
+    assert MemoryPlugin(turns=None, policy=None, recovery=None, profile=None).parts == ()
     assert MemoryPlugin().name == "memory"
     assert MemoryPlugin(name="adk_memory_ext.MemoryPlugin").name == "adk_memory_ext.MemoryPlugin"
 

@@ -7,14 +7,22 @@ import contextlib
 import logging
 import secrets
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from adk_memory_ext.erasure.elsewhere import Elsewhere
-from adk_memory_ext.erasure.physical import Cleaned, clean
-from adk_memory_ext.erasure.receipts import Receipt, utc
-from adk_memory_ext.erasure.searched_values import SearchedValues
+from adk_memory_ext.erasure.jobs import (
+    Job,
+    checked,
+    delete_rows,
+    first_facts,
+    has_content,
+    lock_name,
+    receipt_of,
+    values_of,
+)
+from adk_memory_ext.erasure.physical import clean
 from adk_memory_ext.erasure.subjects import Subject
 from adk_memory_ext.errors import (
     CapabilityError,
@@ -22,17 +30,16 @@ from adk_memory_ext.errors import (
     MemoryExtError,
     StoreError,
 )
-from adk_memory_ext.records import SessionId
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
-    from pathlib import Path
 
     from google.adk.artifacts.base_artifact_service import BaseArtifactService
     from google.adk.memory.base_memory_service import BaseMemoryService
 
     from adk_memory_ext.erasure.elsewhere import CountElsewhere, EraseElsewhere
     from adk_memory_ext.erasure.ledger import Pending
+    from adk_memory_ext.erasure.receipts import Receipt
     from adk_memory_ext.sql_sessions import Database
     from adk_memory_ext.statements import Transaction
 
@@ -53,19 +60,6 @@ class Plan:
     """What it would not reach, and why."""
 
 
-@dataclass(slots=True)
-class _Job:
-    """An erasure whose rows are gone."""
-
-    id: str
-    begun: int
-    facts: dict[str, Any]
-    values: SearchedValues | None
-    """None when they were lost with the process that had them."""
-    deep: bool = False
-    not_checked: list[str] = field(default_factory=list)
-
-
 class Erasure:
     """Erases what is stored of a session or a user.
 
@@ -76,7 +70,7 @@ class Erasure:
     def __init__(self, database: Database | None) -> None:
         self._database = database
         self._elsewhere: Final = Elsewhere()
-        self._queue: list[tuple[_Job, Any]] = []
+        self._queue: list[tuple[Job, Any]] = []
         self._queued = asyncio.Event()
         self._verifying: asyncio.Task[None] | None = None
         self._closing = False
@@ -162,7 +156,7 @@ class Erasure:
         from adk_memory_ext.erasure import stored_rows
         from adk_memory_ext.erasure.exports import document_of
 
-        subject = _checked(Subject(app_name, user_id))
+        subject = checked(Subject(app_name, user_id))
         rows = await self._required().read(lambda tx: stored_rows.read_rows(tx, subject))
         return document_of(app_name, user_id, rows)
 
@@ -210,7 +204,7 @@ class Erasure:
         """
         if self._database is None or self._database.file is None:
             return False
-        subject = _checked(Subject(app_name, user_id, session_id))
+        subject = checked(Subject(app_name, user_id, session_id))
         job, lock = await self._delete_only(self._database, subject)
         if job is not None:
             with contextlib.suppress(StoreError):
@@ -225,7 +219,7 @@ class Erasure:
         from adk_memory_ext.erasure import ledger
 
         file = None if self._database is None else self._database.file
-        if self._database is None or file is None or not _has_content(file):
+        if self._database is None or file is None or not has_content(file):
             return
         with contextlib.suppress(MemoryExtError):  # the first use of the service says it
             if await self._database.read(ledger.pending):
@@ -274,7 +268,7 @@ class Erasure:
     async def _alone(self, erasure_id: str) -> AsyncIterator[bool]:
         """Keeps others from finishing the same erasure; gives False where one does."""
         locks = self._required().turn_locks
-        lock = None if locks is None else await locks.try_lock(_lock_name(erasure_id))
+        lock = None if locks is None else await locks.try_lock(lock_name(erasure_id))
         try:
             yield locks is None or lock is not None
         finally:
@@ -294,9 +288,9 @@ class Erasure:
         from adk_memory_ext.erasure import ledger
 
         database = self._required()
-        _checked(subject)
+        checked(subject)
         key = secrets.token_bytes(32)
-        facts = _facts(subject, key, requested_by)
+        facts = first_facts(subject, key, requested_by)
         erasure_id = uuid.uuid4().hex
         async with self._alone(erasure_id):
             await database.write(lambda tx: ledger.begin(tx, erasure_id, subject, facts))
@@ -306,14 +300,14 @@ class Erasure:
 
     async def _resume(self, pending: Pending) -> Receipt:
         if pending.subject is None:
-            job = _Job(pending.id, pending.begun, pending.facts, None)
+            job = Job(pending.id, pending.begun, pending.facts, None)
         else:
             job = await self._delete_everywhere(pending.id, pending.subject, pending.facts, None)
         return await self._verify([job], None)
 
     async def _delete_everywhere(
         self, erasure_id: str, subject: Subject, facts: dict[str, Any], requested_by: str | None
-    ) -> _Job:
+    ) -> Job:
         from adk_memory_ext.erasure import stored_rows
 
         database = self._required()
@@ -321,26 +315,26 @@ class Erasure:
         counts, not_checked = await self._elsewhere.erase(subject, session_ids)
 
         def work(tx: Transaction) -> tuple[list[str], int]:
-            return _delete_rows(tx, erasure_id, subject, facts, counts)
+            return delete_rows(tx, erasure_id, subject, facts, counts)
 
         texts, begun = await database.write(work)
-        values = await asyncio.to_thread(_values, texts, subject)
+        values = await asyncio.to_thread(values_of, texts, subject)
         if requested_by is not None and requested_by in values.values:
             facts["requested_by"] = None
-        return _Job(erasure_id, begun, facts, values, not_checked=not_checked)
+        return Job(erasure_id, begun, facts, values, not_checked=not_checked)
 
-    async def _delete_only(self, database: Database, subject: Subject) -> tuple[_Job | None, Any]:
+    async def _delete_only(self, database: Database, subject: Subject) -> tuple[Job | None, Any]:
         """Deletes rows in one transaction; returns no job if there were none."""
         from adk_memory_ext.erasure import ledger
 
-        facts = _facts(subject, secrets.token_bytes(32), None)
+        facts = first_facts(subject, secrets.token_bytes(32), None)
         erasure_id = uuid.uuid4().hex
         locks = database.turn_locks
-        lock = None if locks is None else await locks.try_lock(_lock_name(erasure_id))
+        lock = None if locks is None else await locks.try_lock(lock_name(erasure_id))
 
         def work(tx: Transaction) -> tuple[list[str], int] | None:
             ledger.begin(tx, erasure_id, subject, facts)
-            deleted = _delete_rows(tx, erasure_id, subject, facts, {})
+            deleted = delete_rows(tx, erasure_id, subject, facts, {})
             if not any(facts["counts"].values()):
                 ledger.forget(tx, erasure_id)
                 return None
@@ -354,8 +348,8 @@ class Erasure:
                 lock.release()
         if deleted is None:
             return None, None
-        values = await asyncio.to_thread(_values, deleted[0], subject)
-        return _Job(erasure_id, deleted[1], facts, values), lock
+        values = await asyncio.to_thread(values_of, deleted[0], subject)
+        return Job(erasure_id, deleted[1], facts, values), lock
 
     def _start_verifying(self) -> asyncio.Task[None]:
         if self._verifying is None or self._verifying.done():
@@ -391,7 +385,7 @@ class Erasure:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._queued.wait(), _PAUSE_SECONDS)
 
-    async def _verify(self, jobs: Sequence[_Job], subject_key: str | None) -> Receipt:
+    async def _verify(self, jobs: Sequence[Job], subject_key: str | None) -> Receipt:
         """Verifies erasures together, ends them, and returns the receipt of the last one.
 
         Raises:
@@ -407,7 +401,7 @@ class Erasure:
         cleaned = await clean(database, values, deep=deep, is_lost=is_lost)
         receipt: Receipt | None = None
         for job in jobs:
-            receipt = _receipt(job, cleaned, subject_key)
+            receipt = receipt_of(job, cleaned, subject_key)
             if cleaned.verified:
                 finish = partial(ledger.finish, erasure_id=job.id, receipt=receipt)
                 receipt = await database.write(finish)
@@ -415,87 +409,3 @@ class Erasure:
         if not receipt.verified:
             raise ErasureIncompleteError(receipt)
         return receipt
-
-
-def _checked(subject: Subject) -> Subject:
-    """Returns the subject; refuses ids that no row can have."""
-    from adk_memory_ext.ids import check_owner, session_identity
-
-    if subject.session_id is None:
-        check_owner(subject.app_name, subject.user_id)
-    else:
-        session_identity(subject.app_name, subject.user_id, subject.session_id)
-    return subject
-
-
-def _has_content(file: Path) -> bool:
-    try:
-        return file.stat().st_size > 0
-    except OSError:
-        return False
-
-
-def _lock_name(erasure_id: str) -> SessionId:
-    return SessionId("memext", "erasure", erasure_id)
-
-
-def _facts(subject: Subject, key: bytes, requested_by: str | None) -> dict[str, Any]:
-    names_subject = any(one in (requested_by or "") for one in subject.ids)
-    return {
-        "kind": subject.kind,
-        "subject": subject.pseudonym(key),
-        "requested_by": None if names_subject else requested_by,
-        "counts": {},
-    }
-
-
-def _delete_rows(
-    tx: Transaction,
-    erasure_id: str,
-    subject: Subject,
-    facts: dict[str, Any],
-    elsewhere: dict[str, int],
-) -> tuple[list[str], int]:
-    """Deletes the rows and returns their texts, and when the erasure began."""
-    from adk_memory_ext.erasure import ledger, stored_rows
-
-    stored_rows.lock_rows(tx, subject)
-    texts = [*stored_rows.texts_of(tx, subject), *stored_rows.cut_profile(tx, subject)]
-    facts["counts"] = stored_rows.delete_rows(tx, subject) | elsewhere
-    ledger.rows_are_gone(tx, erasure_id, facts)
-    pending = ledger.find(tx, erasure_id)
-    return texts, 0 if pending is None else pending.begun
-
-
-def _values(texts: Sequence[str], subject: Subject) -> SearchedValues:
-    values = SearchedValues()
-    values.add_all([*texts, *subject.ids])
-    return values
-
-
-def _receipt(job: _Job, cleaned: Cleaned, subject_key: str | None) -> Receipt:
-    from adk_memory_ext.sql_store import now_microseconds
-
-    work = cleaned.work
-    return Receipt(
-        kind=job.facts["kind"],
-        subject=job.facts["subject"],
-        subject_key=subject_key,
-        requested_by=job.facts["requested_by"],
-        begun=utc(job.begun),
-        ended=utc(now_microseconds()),
-        level=cleaned.level,
-        verified=cleaned.verified and not job.not_checked,
-        counts=job.facts["counts"],
-        steps={"rows": "deleted", **work.steps},
-        files=work.files,
-        versions={"sqlite": work.sqlite} if work.sqlite else {},
-        pragmas=work.pragmas,
-        values_searched=0 if job.values is None else len(job.values.values),
-        values_too_short=0 if job.values is None else job.values.too_short,
-        values_shared=work.shared,
-        encodings=tuple(work.encodings),
-        residue_found=cleaned.residue_found,
-        residue_left=work.residue,
-        not_checked=(*job.not_checked, *cleaned.not_checked),
-    )

@@ -15,7 +15,11 @@ from adk_memory_ext.exact_match import IsExactly
 from adk_memory_ext.facts import Owner
 from adk_memory_ext.records import SessionId
 from adk_memory_ext.schema import (
+    memext_checkpoint_lines,
+    memext_checkpoint_values,
+    memext_checkpoints,
     memext_events,
+    memext_initial_state,
     memext_landmarks,
     memext_profile_facts,
     memext_profile_users,
@@ -46,6 +50,8 @@ class Store:
     that is the user's."""
     by_session_key: bool = False
     """Whether rows name their session by its key in `memext_sessions`."""
+    by_line_key: bool = False
+    """Whether rows name their session by its line of checkpoints."""
 
     def holds(self, subject: Subject) -> bool:
         """Whether the table has rows of such a subject."""
@@ -57,6 +63,10 @@ class Store:
             link = Store("", memext_sessions, "session_id")
             keys = select(memext_sessions.c.session_key).where(link.own(subject))
             return self.table.c.session_key.in_(keys)
+        if self.by_line_key:
+            line = Store("", memext_checkpoint_lines, "session_id")
+            lines = select(memext_checkpoint_lines.c.line_key).where(line.own(subject))
+            return self.table.c.line_key.in_(lines)
         columns = self.table.c
         conditions: list[ColumnElement[bool]] = [
             IsExactly(columns.app_name, subject.app_name),
@@ -72,7 +82,11 @@ STORES: Final = (
     Store("order of events", memext_events, "session_id", by_session_key=True),
     Store("places of open calls", memext_landmarks, "session_id", by_session_key=True),
     Store("reports on requests", memext_requests, "session_id", by_session_key=True),
+    Store("state at creation", memext_initial_state, "session_id", by_session_key=True),
     Store("times of state", memext_state_times, "session_id"),
+    Store("values of checkpoints", memext_checkpoint_values, "session_id", by_line_key=True),
+    Store("checkpoints", memext_checkpoints, "session_id", by_line_key=True),
+    Store("lines of checkpoints", memext_checkpoint_lines, "session_id"),
     Store("order and titles of sessions", memext_sessions, "session_id"),
     Store("sessions with their state", sessions, "id"),
     Store("user state", user_states, None),

@@ -1,0 +1,462 @@
+"""`sessions.checkpoints`: records of progress, and the ways back to them."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from adk_memory_ext import sql_checkpoints, sql_restores
+from adk_memory_ext.checkpoint_records import (
+    Checkpoint,
+    CheckpointDiff,
+    CheckpointPolicy,
+    CheckpointRequest,
+    CheckpointRetention,
+    Restored,
+)
+from adk_memory_ext.errors import CapabilityError, CheckpointNotFoundError, ConfigurationError
+from adk_memory_ext.ids import check_owner, session_identity
+from adk_memory_ext.interruptions import Recover, Recovered, closing_events, find_interruption
+from adk_memory_ext.records import SessionId
+from adk_memory_ext.rewinds import is_same
+from adk_memory_ext.turn_queue import Turn, TurnQueue, wait
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Container, Mapping, Sequence
+
+    from google.adk.events.event import Event
+    from google.adk.sessions.session import Session
+
+    from adk_memory_ext.sql_checkpoints import StoredCheckpoint
+    from adk_memory_ext.sql_sessions import Database
+    from adk_memory_ext.statements import Transaction
+
+
+class Checkpoints:
+    """Makes checkpoints outside a run, finds them, and puts them back.
+
+    A checkpoint outlives its session: deleting the session leaves its checkpoints to `prune` and
+    `delete`, and they restore its state alone.
+
+    Args:
+        database: Where the sessions are stored; None over a service of somebody else.
+        turns: Whose turn it is; a restore waits for the running one.
+        policy: Which part of the state goes into a checkpoint.
+        append: Appends an event to a session.
+        catch_up: Brings a session up to what is stored, in place.
+    """
+
+    def __init__(
+        self,
+        database: Database | None,
+        turns: TurnQueue,
+        policy: CheckpointPolicy,
+        *,
+        append: Callable[[Session, Event], Awaitable[Event]],
+        catch_up: Callable[[Session], Awaitable[bool]],
+    ) -> None:
+        self._database = database
+        self._turns = turns
+        self._policy = policy
+        self._append = append
+        self._catch_up = catch_up
+
+    async def create(
+        self,
+        session: Session,
+        *,
+        step: str,
+        workflow: str = "",
+        summary: str = "",
+        agent: str = "",
+        agent_version: str = "",
+        references: Mapping[str, Any] | None = None,
+    ) -> Checkpoint:
+        """Stores a checkpoint of the session as it is stored by now, and returns it.
+
+        It covers the newest event of the log, also one that `session` has not seen. For the same
+        event and step there is one checkpoint, however often it is asked for.
+
+        Args:
+            session: Names the session.
+            step: The step that has just been done.
+            workflow: The workflow that it belongs to.
+            summary: One line for people; never the conversation's text.
+            agent: The agent's name.
+            agent_version: What the app calls this version of it.
+            references: Ids of domain objects, to be read afresh after a restore.
+
+        Raises:
+            SessionNotFoundError: When there is no such session.
+            CapabilityError: When the sessions are stored by a service that has no place for it.
+            InvalidIdError: When the step is empty, too long or no text.
+            StateRejectedError: When a reference cannot be kept.
+
+            After each of these nothing was written.
+        """
+        request = sql_checkpoints.checked(
+            CheckpointRequest(
+                step=step,
+                workflow=workflow,
+                summary=summary,
+                agent=agent,
+                agent_version=agent_version,
+                references=dict(references or {}),
+            )
+        )
+        identity = session_identity(session.app_name, session.user_id, session.id)
+
+        def work(tx: Transaction) -> Checkpoint:
+            made = sql_checkpoints.create(tx, identity, request, self._policy)
+            return _found(tx, made, None, None).checkpoint
+
+        return await self._store.write(work)
+
+    async def list(
+        self,
+        *,
+        app_name: str,
+        user_id: str,
+        session_id: str | None = None,
+        step: str | None = None,
+    ) -> list[Checkpoint]:
+        """Returns the checkpoints of a session, or of all sessions of a user, newest first.
+
+        Those of sessions that are gone are among them.
+        """
+        found = await self._listed(app_name, user_id, session_id, step)
+        return [stored.checkpoint for stored in found]
+
+    async def latest(
+        self,
+        *,
+        app_name: str,
+        user_id: str,
+        session_id: str | None = None,
+        step: str | None = None,
+        consistent: bool = True,
+    ) -> Checkpoint | None:
+        """Returns the newest checkpoint of a session, or of a user; None if there is none.
+
+        Args:
+            app_name: The app.
+            user_id: The user.
+            session_id: The session; None for all of the user.
+            step: Only checkpoints of this step.
+            consistent: Pass over those whose log is not as it was when they were made. One whose
+                session is gone counts as good: it restores state alone.
+        """
+        found = await self._listed(app_name, user_id, session_id, step)
+        if not consistent:
+            return found[0].checkpoint if found else None
+        return await self._store.write(lambda tx: _newest_good(tx, found))
+
+    async def get(
+        self, checkpoint_id: str, *, app_name: str | None = None, user_id: str | None = None
+    ) -> Checkpoint:
+        """Returns the checkpoint of an id.
+
+        Args:
+            checkpoint_id: The id.
+            app_name: The app that it must belong to; None for any.
+            user_id: The user whom it must belong to; None for any. Give it wherever the id comes
+                from outside.
+
+        Raises:
+            CheckpointNotFoundError: When there is none, or it belongs to somebody else.
+        """
+        owner = app_name, user_id
+        return await self._store.read(lambda tx: _found(tx, checkpoint_id, *owner).checkpoint)
+
+    async def state(
+        self, checkpoint_id: str, *, app_name: str | None = None, user_id: str | None = None
+    ) -> dict[str, Any]:
+        """Returns the state that a checkpoint holds, without what it knows by reference.
+
+        Raises as `get`.
+        """
+
+        def work(tx: Transaction) -> dict[str, Any]:
+            stored = _found(tx, checkpoint_id, app_name, user_id)
+            return sql_checkpoints.state_at(tx, stored)[0]
+
+        return await self._store.read(work)
+
+    async def diff(
+        self,
+        first_id: str,
+        second_id: str,
+        *,
+        app_name: str | None = None,
+        user_id: str | None = None,
+    ) -> CheckpointDiff:
+        """Returns what lies between two checkpoints of a session: state and number of events.
+
+        Raises:
+            CheckpointNotFoundError: As `get`.
+            ConfigurationError: When they are of two sessions.
+        """
+
+        def work(tx: Transaction) -> CheckpointDiff:
+            first, second = (_found(tx, one, app_name, user_id) for one in (first_id, second_id))
+            if first.line_key != second.line_key:
+                raise ConfigurationError(
+                    f"Checkpoints {first_id} and {second_id} are of two sessions."
+                )
+            events = second.checkpoint.sequence - first.checkpoint.sequence
+            before, after = (sql_checkpoints.state_at(tx, one)[0] for one in (first, second))
+            return _diff(before, after, events)
+
+        return await self._store.read(work)
+
+    async def restore(
+        self, checkpoint_id: str, *, app_name: str | None = None, user_id: str | None = None
+    ) -> Restored:
+        """Brings the session back to a checkpoint; waits for a running turn first.
+
+        Its state becomes exactly that of the checkpoint, and the events after it are hidden from
+        the model, also those of the same invocation, over our service and over plain ADK. Nothing
+        of the log is rewritten: an event says what was restored, and where an invocation was cut in
+        the middle, copies of its first events follow. Restoring again does nothing. User and app
+        state stay. Sessions that were loaded before are stale.
+
+        When the session is gone, one of its id is made that has the state and no history; when
+        somebody made another one of that id, `fork` is the way.
+
+        Raises:
+            CheckpointNotFoundError: As `get`.
+            CheckpointInconsistentError: When order or digest of the log is not as it was.
+            CapabilityError: When events to be hidden have no invocation id.
+            TurnBusyError: When a turn does not end in time.
+            TurnNestedError: When a tool restores its own session.
+
+            After each of these nothing was written.
+        """
+        stored = await self._store.read(lambda tx: _found(tx, checkpoint_id, app_name, user_id))
+        async with self._turn(sql_restores.identity_of(stored)):
+            return await self._store.write(lambda tx: sql_restores.restore(tx, stored))
+
+    async def fork(
+        self,
+        checkpoint_id: str,
+        new_session_id: str | None = None,
+        *,
+        app_name: str | None = None,
+        user_id: str | None = None,
+    ) -> Restored:
+        """Starts a new session of the same user with the history and the state of a checkpoint.
+
+        Events keep their ids, and `user:`/`app:` state is not written again. From then on the two
+        sessions have nothing in common: deleting the first leaves the fork whole, and the other way
+        round. When the first session is gone already, the fork has the state and no history.
+
+        Args:
+            checkpoint_id: The checkpoint.
+            new_session_id: The id of the new session; None for a random one.
+            app_name: As in `get`.
+            user_id: As in `get`.
+
+        Returns:
+            What was done; `session_id` is that of the fork.
+
+        Raises:
+            AlreadyExistsError: When the user has a session of that id.
+            CheckpointNotFoundError: As `get`.
+            CheckpointInconsistentError: When order or digest of the log is not as it was.
+
+            After each of these nothing was written.
+        """
+        new_id = str(uuid.uuid4()) if new_session_id is None else new_session_id
+
+        def work(tx: Transaction) -> Restored:
+            stored = _found(tx, checkpoint_id, app_name, user_id)
+            of = stored.checkpoint
+            return sql_restores.fork(tx, stored, session_identity(of.app_name, of.user_id, new_id))
+
+        return await self._store.write(work)
+
+    async def parent(self, *, app_name: str, user_id: str, session_id: str) -> str | None:
+        """Returns the id of the checkpoint that a session was forked or made from; None if none."""
+        identity = session_identity(app_name, user_id, session_id)
+        return await self._store.write(lambda tx: sql_restores.parent_of(tx, identity))
+
+    async def recover(self, session: Session, how: Recover = "tell") -> Recovered:
+        """Settles what a crash left open in a session; waits for a running turn first.
+
+        Works over every wrapped service, but for `rollback`. `session` is brought up to date. Long-
+        running calls and questions that wait for somebody are left alone. Settled once, there is
+        nothing to do any more.
+
+        Args:
+            session: The session.
+            how: `tell` answers each open call with "interrupted, outcome unknown"; `rollback`
+                restores the session's last good checkpoint, and tells where there is none.
+
+        Raises:
+            SessionNotFoundError: When there is no such session.
+            TurnBusyError: When a turn does not end in time. Nothing was written.
+        """
+        identity = session_identity(session.app_name, session.user_id, session.id)
+        async with self._turn(identity):
+            await self._catch_up(session)
+            return await self.recover_in_turn(session, how)
+
+    async def recover_in_turn(
+        self, session: Session, how: Recover = "tell", answered: Container[str] = ()
+    ) -> Recovered:
+        """Does the same for a caller that has the turn, and all events of the session.
+
+        Args:
+            session: The session.
+            how: As in `recover`.
+            answered: Ids of calls whose answers are about to be appended.
+        """
+        if how not in {"tell", "rollback"}:
+            raise ConfigurationError(f"how must be 'tell' or 'rollback', not {how!r}.")
+        found = find_interruption(session.events, answered)
+        if found.kind == "none":
+            return Recovered(found=found, did="nothing")
+        if how == "rollback" and (restored := await self._roll_back(session)) is not None:
+            return Recovered(found=found, did="rolled back", restored=restored)
+        for event in closing_events(found.calls):
+            await self._append(session, event)
+        return Recovered(found=found, did="told")
+
+    async def is_restored(self, session: Session) -> bool:
+        """Whether a session was made from a checkpoint; False over a service without any."""
+        if self._database is None:
+            return False
+        identity = {
+            "app_name": session.app_name,
+            "user_id": session.user_id,
+            "session_id": session.id,
+        }
+        return await self.parent(**identity) is not None
+
+    async def _roll_back(self, session: Session) -> Restored | None:
+        latest = await self.latest(
+            app_name=session.app_name, user_id=session.user_id, session_id=session.id
+        )
+        if latest is None:
+            return None
+        stored = await self._store.read(lambda tx: _found(tx, latest.id, None, None))
+        restored = await self._store.write(lambda tx: sql_restores.restore(tx, stored))
+        await self._catch_up(session)
+        return restored
+
+    async def prune(
+        self,
+        retention: CheckpointRetention,
+        *,
+        app_name: str,
+        user_id: str,
+        session_id: str | None = None,
+        now: float | None = None,
+    ) -> int:
+        """Deletes the checkpoints that a retention does not keep; returns how many.
+
+        Those that stay can be restored as before.
+
+        Args:
+            retention: What stays, of each session.
+            app_name: The app.
+            user_id: The user.
+            session_id: The session; None for all of the user.
+            now: UTC epoch seconds to count ages from; None for this machine's clock.
+
+        Raises:
+            ConfigurationError: When the retention would leave none.
+        """
+        if retention.last < 1:
+            raise ConfigurationError("A retention keeps at least the last checkpoint.")
+        identity, whole_user = _owner(app_name, user_id, session_id)
+        moment = time.time() if now is None else now
+
+        def work(tx: Transaction) -> int:
+            found = sql_checkpoints.listed(tx, identity, whole_user=whole_user)
+            doomed = sql_checkpoints.doomed(found, retention, moment)
+            for line_key, numbers in doomed.items():
+                sql_checkpoints.prune(tx, line_key, numbers)
+            return sum(map(len, doomed.values()))
+
+        return await self._store.write(work)
+
+    async def delete(self, *, app_name: str, user_id: str, session_id: str) -> None:
+        """Deletes every checkpoint of a session, with the values that they hold."""
+        identity = session_identity(app_name, user_id, session_id)
+        await self._store.write(lambda tx: sql_checkpoints.delete(tx, identity))
+
+    @property
+    def _store(self) -> Database:
+        if self._database is None:
+            raise CapabilityError(
+                "Checkpoints need the sessions to be stored by DurableSessionService.from_url(…);"
+                " the wrapped service has no place for them."
+            )
+        return self._database
+
+    async def _listed(
+        self, app_name: str, user_id: str, session_id: str | None, step: str | None
+    ) -> Sequence[StoredCheckpoint]:
+        identity, whole_user = _owner(app_name, user_id, session_id)
+        found = await self._store.read(
+            lambda tx: sql_checkpoints.listed(tx, identity, whole_user=whole_user)
+        )
+        return [stored for stored in found if step is None or stored.checkpoint.step == step]
+
+    @asynccontextmanager
+    async def _turn(self, session: SessionId) -> AsyncIterator[None]:
+        turn = Turn(session, f"restore-{uuid.uuid4()}")
+        try:
+            await self._turns.take(turn, wait())
+            yield
+        finally:
+            self._turns.forget(turn)
+
+
+def _owner(app_name: str, user_id: str, session_id: str | None) -> tuple[SessionId, bool]:
+    """Returns whose checkpoints are meant, and whether those of all sessions are."""
+    if session_id is None:
+        check_owner(app_name, user_id)
+        return SessionId(app_name, user_id, ""), True
+    return session_identity(app_name, user_id, session_id), False
+
+
+def _found(
+    tx: Transaction, checkpoint_id: str, app_name: str | None, user_id: str | None
+) -> StoredCheckpoint:
+    stored = sql_checkpoints.find(tx, checkpoint_id)
+    if (
+        stored is None
+        or app_name not in (None, stored.checkpoint.app_name)
+        or user_id not in (None, stored.checkpoint.user_id)
+    ):
+        raise CheckpointNotFoundError(f"There is no checkpoint {checkpoint_id!r}.")
+    return stored
+
+
+def _newest_good(tx: Transaction, found: Sequence[StoredCheckpoint]) -> Checkpoint | None:
+    faults: dict[int, int | None] = {}
+    for stored in found:
+        if stored.line_key not in faults:
+            fault = sql_restores.fault_in_log(tx, stored)
+            faults[stored.line_key] = None if fault is None else fault.sequence
+        first_bad = faults[stored.line_key]
+        if first_bad is None or stored.checkpoint.sequence < first_bad:
+            return stored.checkpoint
+    return None
+
+
+def _diff(first: Mapping[str, Any], second: Mapping[str, Any], events: int) -> CheckpointDiff:
+    return CheckpointDiff(
+        added={key: value for key, value in second.items() if key not in first},
+        changed={
+            key: (first[key], value)
+            for key, value in second.items()
+            if key in first and not is_same(first[key], value)
+        },
+        removed={key: value for key, value in first.items() if key not in second},
+        events=events,
+    )

@@ -1,0 +1,120 @@
+"""One erasure on its way: from a subject to a receipt."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from adk_memory_ext.erasure.receipts import Receipt, utc
+from adk_memory_ext.erasure.searched_values import SearchedValues
+from adk_memory_ext.records import SessionId
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from adk_memory_ext.erasure.physical import Cleaned
+    from adk_memory_ext.erasure.subjects import Subject
+    from adk_memory_ext.statements import Transaction
+
+
+@dataclass(slots=True)
+class Job:
+    """An erasure whose rows are gone."""
+
+    id: str
+    begun: int
+    facts: dict[str, Any]
+    values: SearchedValues | None
+    """None when they were lost with the process that had them."""
+    deep: bool = False
+    not_checked: list[str] = field(default_factory=list)
+
+
+def checked(subject: Subject) -> Subject:
+    """Returns the subject; refuses ids that no row can have."""
+    from adk_memory_ext.ids import check_owner, session_identity
+
+    if subject.session_id is None:
+        check_owner(subject.app_name, subject.user_id)
+    else:
+        session_identity(subject.app_name, subject.user_id, subject.session_id)
+    return subject
+
+
+def has_content(file: Path) -> bool:
+    """Whether there is a file that is not empty."""
+    try:
+        return file.stat().st_size > 0
+    except OSError:
+        return False
+
+
+def lock_name(erasure_id: str) -> SessionId:
+    """Returns the name under which an erasure is locked, among those of sessions."""
+    return SessionId("memext", "erasure", erasure_id)
+
+
+def first_facts(subject: Subject, key: bytes, requested_by: str | None) -> dict[str, Any]:
+    """Returns what a receipt will say, as far as it is known before anything is deleted."""
+    names_subject = any(one in (requested_by or "") for one in subject.ids)
+    return {
+        "kind": subject.kind,
+        "subject": subject.pseudonym(key),
+        "requested_by": None if names_subject else requested_by,
+        "counts": {},
+    }
+
+
+def delete_rows(
+    tx: Transaction,
+    erasure_id: str,
+    subject: Subject,
+    facts: dict[str, Any],
+    elsewhere: dict[str, int],
+) -> tuple[list[str], int]:
+    """Deletes the rows and returns their texts, and when the erasure began."""
+    from adk_memory_ext.erasure import ledger, stored_rows
+
+    stored_rows.lock_rows(tx, subject)
+    texts = [*stored_rows.texts_of(tx, subject), *stored_rows.cut_profile(tx, subject)]
+    facts["counts"] = stored_rows.delete_rows(tx, subject) | elsewhere
+    ledger.rows_are_gone(tx, erasure_id, facts)
+    pending = ledger.find(tx, erasure_id)
+    return texts, 0 if pending is None else pending.begun
+
+
+def values_of(texts: Sequence[str], subject: Subject) -> SearchedValues:
+    """Returns what must not be left of deleted rows."""
+    values = SearchedValues()
+    values.add_all([*texts, *subject.ids])
+    return values
+
+
+def receipt_of(job: Job, cleaned: Cleaned, subject_key: str | None) -> Receipt:
+    """Returns the receipt of an erasure, before it has its place in the chain."""
+    from adk_memory_ext.sql_store import now_microseconds
+
+    work = cleaned.work
+    return Receipt(
+        kind=job.facts["kind"],
+        subject=job.facts["subject"],
+        subject_key=subject_key,
+        requested_by=job.facts["requested_by"],
+        begun=utc(job.begun),
+        ended=utc(now_microseconds()),
+        level=cleaned.level,
+        verified=cleaned.verified and not job.not_checked,
+        counts=job.facts["counts"],
+        steps={"rows": "deleted", **work.steps},
+        files=work.files,
+        versions={"sqlite": work.sqlite} if work.sqlite else {},
+        pragmas=work.pragmas,
+        values_searched=0 if job.values is None else len(job.values.values),
+        values_too_short=0 if job.values is None else job.values.too_short,
+        values_shared=work.shared,
+        encodings=tuple(work.encodings),
+        residue_found=cleaned.residue_found,
+        residue_left=work.residue,
+        not_checked=(*job.not_checked, *cleaned.not_checked),
+    )

@@ -1,0 +1,180 @@
+"""What a crash left open in a log: calls without an answer, messages and turns without an end."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+
+from google.adk.events.event import Event
+from google.genai import types
+
+from adk_memory_ext.rewind_marks import Logged, live_positions
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Sequence
+
+    from adk_memory_ext.checkpoint_records import Restored
+
+RECOVERED: Final = "memext_recovered"
+"""Where the `custom_metadata` of an event says that it stands for one that a crash swallowed."""
+RESTORED: Final = "memext_restored"
+"""Where the `custom_metadata` of an event names the checkpoint that was restored there."""
+COPY_OF: Final = "memext_copy_of"
+"""Where the `custom_metadata` of an event names the event that it repeats behind a restore."""
+
+_MARKS: Final = ('"rewind_before_invocation_id"', f'"{RESTORED}"', f'"{COPY_OF}"')
+_OUTCOME_UNKNOWN: Final = {
+    "status": "interrupted",
+    "outcome": "unknown",
+    "message": (
+        "The process ended before this call had an answer. It may have taken effect or not: check"
+        " before you repeat it."
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class OpenCall:
+    """A tool call that never got its answer."""
+
+    call_id: str
+    name: str
+    invocation_id: str
+    author: str
+    """The agent that called."""
+    branch: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interruption:
+    """What was found of an interrupted invocation."""
+
+    kind: Literal["none", "message", "call", "turn"]
+    """`message`: a user's message without an answer; `call`: calls without answers; `turn`: a turn
+    that ends with a tool's answer."""
+    invocation_id: str | None
+    """The invocation that did not come to its end; what ADK's resumability takes."""
+    calls: tuple[OpenCall, ...] = ()
+    """All calls of the session without an answer, but for long-running ones and questions."""
+
+
+Recover: TypeAlias = Literal["tell", "rollback"]
+"""What to do with an interrupted invocation."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovered:
+    """What a recovery found and did."""
+
+    found: Interruption
+    did: Literal["nothing", "told", "rolled back"]
+    """`told`: each open call has an answer now that says that its outcome is unknown; a message or
+    a turn without an end stands in the log, where the model sees it."""
+    restored: Restored | None = None
+    """What was rolled back."""
+
+
+def live_events(events: Sequence[Event]) -> list[Event]:
+    """Returns the events that survive rewinds and restores, in order."""
+    return [events[position] for position in live_positions([_logged(event) for event in events])]
+
+
+def find_interruption(events: Sequence[Event], answered: Container[str] = ()) -> Interruption:
+    """Returns what a crash left open, in the live part of a whole log.
+
+    A call that is declared long-running, and ADK's own questions (confirmation, credentials, input,
+    which are declared so too), wait for somebody and are not open in this sense.
+
+    Args:
+        events: The log.
+        answered: Ids of calls whose answers are about to be appended.
+    """
+    live = [event for event in live_events(events) if event.content and event.content.parts]
+    calls = _open_calls(live, answered)
+    if calls:
+        return Interruption(kind="call", invocation_id=calls[-1].invocation_id, calls=calls)
+    if not live:
+        return Interruption(kind="none", invocation_id=None)
+    last = live[-1]
+    if last.author == "user":
+        return Interruption(kind="message", invocation_id=last.invocation_id)
+    waits = any(event.long_running_tool_ids for event in _of(last.invocation_id, live))
+    if last.get_function_responses() and not last.is_final_response() and not waits:
+        return Interruption(kind="turn", invocation_id=last.invocation_id)
+    return Interruption(kind="none", invocation_id=None)
+
+
+def closing_events(calls: Sequence[OpenCall]) -> list[Event]:
+    """Returns one answer for each call, which says that its outcome is unknown."""
+    return [
+        Event(
+            invocation_id=call.invocation_id,
+            author=call.author,
+            branch=call.branch,
+            content=types.Content(role="user", parts=[_answer(call)]),
+            custom_metadata={RECOVERED: True},
+        )
+        for call in calls
+    ]
+
+
+def needs_fresh_facts(events: Sequence[Event]) -> bool:
+    """Whether a restore or a recovery is newer than everything that an agent has said."""
+    for event in reversed(events):
+        metadata = event.custom_metadata or {}
+        if RESTORED in metadata or RECOVERED in metadata:
+            return True
+        if event.content and event.author != "user" and COPY_OF not in metadata:
+            return False
+    return False
+
+
+def _answer(call: OpenCall) -> types.Part:
+    answer = types.FunctionResponse(
+        id=call.call_id, name=call.name, response=dict(_OUTCOME_UNKNOWN)
+    )
+    return types.Part(function_response=answer)
+
+
+def _open_calls(live: Sequence[Event], answered: Container[str]) -> tuple[OpenCall, ...]:
+    closed = {answer.id for event in live for answer in event.get_function_responses()}
+    return tuple(
+        OpenCall(call.id, call.name or "", event.invocation_id, event.author, event.branch)
+        for event in live
+        for call in event.get_function_calls()
+        if call.id
+        and call.id not in closed
+        and call.id not in answered
+        and call.id not in (event.long_running_tool_ids or ())
+    )
+
+
+def _of(invocation_id: str, live: Sequence[Event]) -> list[Event]:
+    return [event for event in live if event.invocation_id == invocation_id]
+
+
+def _logged(event: Event) -> Logged:
+    metadata: dict[str, Any] = event.custom_metadata or {}
+    copy_of = metadata.get(COPY_OF)
+    return Logged(
+        event.id,
+        event.invocation_id,
+        event.actions.rewind_before_invocation_id,
+        copy_of if isinstance(copy_of, str) else None,
+        RESTORED in metadata,
+    )
+
+
+def special_in(text: str) -> tuple[str | None, str | None, bool] | None:
+    """Returns what a stored event says of rewinds, copies and restores; None if nothing.
+
+    The three are `rewinds_before`, `copy_of` and `is_note` of `Logged`.
+    """
+    if not any(mark in text for mark in _MARKS):
+        return None
+    data = json.loads(text)
+    metadata = data.get("custom_metadata") or {}
+    rewinds = (data.get("actions") or {}).get("rewind_before_invocation_id")
+    special = rewinds, metadata.get(COPY_OF), RESTORED in metadata
+    return special if any(special) else None

@@ -1,0 +1,448 @@
+"""Checkpoints in SQL: made in the transaction of the event that they cover, small, pruned whole.
+
+A checkpoint holds what has changed of the state since the one before it, every so often the whole
+state; long values are stored once under a salted digest of their text. The size of a checkpoint is
+that of the changes, and the work of making one does not grow with the log.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from google.adk.errors.session_not_found_error import SessionNotFoundError
+
+from adk_memory_ext.checkpoint_records import FORMAT_VERSION, Checkpoint, CheckpointRequest
+from adk_memory_ext.errors import CorruptRecordError
+from adk_memory_ext.event_times import MICROSECONDS
+from adk_memory_ext.ids import check_title
+from adk_memory_ext.interruptions import special_in
+from adk_memory_ext.json_values import Normaliser, encode
+from adk_memory_ext.log_digests import (
+    Stretch,
+    beginning,
+    marks_of,
+    new_salt,
+    next_digest,
+    value_digest,
+)
+from adk_memory_ext.sql_store import decode_state, locked_head, now_microseconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from adk_memory_ext.checkpoint_records import CheckpointPolicy, CheckpointRetention
+    from adk_memory_ext.records import SessionId
+    from adk_memory_ext.statements import Row, Transaction
+
+SNAPSHOT_EVERY: Final = 32
+"""Checkpoints from one whole state to the next."""
+_LONGEST_INLINE: Final = 48
+"""Characters of a value that stands in the checkpoint itself: a digest is not much shorter."""
+_ARTIFACTS: Final = re.compile(r'"artifact_delta":\s*\{\s*"')
+
+Entry: TypeAlias = "str | list[Any] | None"
+"""What a checkpoint says of one key: the digest of a stored value, a list of the short value
+itself, or None for one that only the log holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """The checkpoints of one session: what the next one continues."""
+
+    key: int
+    salt: str
+    covered: int
+    digest: str
+    last_number: int
+    state: dict[str, Entry]
+    artifacts: dict[str, int]
+    parent: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredCheckpoint:
+    """A checkpoint and what its restore needs."""
+
+    checkpoint: Checkpoint
+    line_key: int
+    number: int
+    incarnation: int
+    salt: str
+
+
+def checked(request: CheckpointRequest) -> CheckpointRequest:
+    """Returns a request as it can be stored.
+
+    Raises:
+        InvalidIdError: When the step is empty, longer than 256 characters or no text.
+        StateRejectedError: When a reference cannot be kept.
+    """
+    check_title(request.step)
+    value: Callable[[Any, str], Any] = Normaliser().value
+    return CheckpointRequest(
+        step=request.step,
+        workflow=value(request.workflow, "workflow"),
+        summary=value(request.summary, "summary"),
+        agent=value(request.agent, "agent"),
+        agent_version=value(request.agent_version, "agent_version"),
+        references=value(request.references, "references"),
+    )
+
+
+def find_line(
+    tx: Transaction, session: SessionId, incarnation: int, *, lock: bool = False
+) -> Line | None:
+    """Returns the checkpoints' line of a session; None when it never had one."""
+    name = "locked_checkpoint_line" if lock else "checkpoint_line"
+    rows = tx.rows(name, {**session.parameters(), "incarnation": incarnation})
+    if not rows:
+        return None
+    key, salt, covered, digest, last_number, manifest, parent = rows[0]
+    content = decode_state(manifest)
+    return Line(
+        key, salt, covered, digest, last_number, content["state"], content["artifacts"], parent
+    )
+
+
+def begin_line(
+    tx: Transaction, session: SessionId, incarnation: int, parent: str | None = None
+) -> Line:
+    """Stores an empty line of checkpoints for a session and returns it."""
+    salt = new_salt()
+    parameters = {
+        **session.parameters(),
+        "incarnation": incarnation,
+        "salt": salt,
+        "covered_sequence": 0,
+        "digest": beginning(salt),
+        "last_number": 0,
+        "manifest": encode({"state": {}, "artifacts": {}}),
+        "parent_checkpoint": parent,
+    }
+    tx.run("insert_checkpoint_line", parameters)
+    line = find_line(tx, session, incarnation, lock=True)
+    if line is None:
+        raise CorruptRecordError(f"The checkpoints of {session.session_id} cannot be found.")
+    return line
+
+
+def create(
+    tx: Transaction, session: SessionId, request: CheckpointRequest, policy: CheckpointPolicy
+) -> str:
+    """Stores a checkpoint of the session as it is in this transaction, and returns its id.
+
+    For the same event and step there is one checkpoint, however often it is asked for.
+
+    Raises:
+        SessionNotFoundError: When there is no such session.
+    """
+    head = locked_head(tx, session)
+    if head is None:
+        raise SessionNotFoundError(f"Session {session.session_id} not found.")
+    line = find_line(tx, session, head.incarnation, lock=True)
+    line = line or begin_line(tx, session, head.incarnation)
+    if line.last_number and line.covered == head.last_sequence:
+        # Of the checkpoints of one event the newest ones are looked at: it has a few at most.
+        begin = line.last_number - SNAPSHOT_EVERY
+        at = {"line_key": line.key, "sequence": line.covered, "step": request.step, "from": begin}
+        if rows := tx.rows("checkpoint_at", at):
+            return str(rows[0][0])
+    stretch, artifacts, last, specials = _read_stretch(tx, session, line, head.key)
+    values = decode_state(head.state)
+    state = _entries(values, line.salt, policy)
+    _store_values(tx, line, state, values)
+    number = line.last_number + 1
+    progress = {
+        "line_key": line.key,
+        "covered_sequence": head.last_sequence,
+        "digest": stretch.digest,
+        "last_number": number,
+        "manifest": encode({"state": state, "artifacts": artifacts}),
+    }
+    tx.run("save_checkpoint_line", progress)
+    is_snapshot = number % SNAPSHOT_EVERY == 1
+    checkpoint_id = secrets.token_hex(12)
+    parameters = {
+        **progress,
+        "number": number,
+        "checkpoint_id": checkpoint_id,
+        "sequence": head.last_sequence,
+        "step": request.step,
+        "created_microseconds": now_microseconds(),
+        "marks": stretch.marks,
+        "specials": json.dumps(specials) if specials else None,
+        "is_snapshot": int(is_snapshot),
+        "manifest": encode({"set": state} if is_snapshot else _delta(line.state, state)),
+        "details": encode(_details(request, artifacts, last)),
+    }
+    tx.run("insert_checkpoint", parameters)
+    return checkpoint_id
+
+
+def _read_stretch(
+    tx: Transaction, session: SessionId, line: Line, session_key: int
+) -> tuple[Stretch, dict[str, int], tuple[str, str] | None, list[list[Any]]]:
+    """Returns what is new in the log: digest, artifacts, id and invocation of its end, specials."""
+    unseen = {**session.parameters(), "session_key": session_key, "after_sequence": line.covered}
+    rows = tx.rows("new_events", unseen)
+    log = [(event_id, text or "") for _sequence, event_id, _invocation_id, text in rows]
+    digest = next_digest(line.salt, line.digest, log) if log else line.digest
+    artifacts, last = dict(line.artifacts), None
+    for _event_id, text in log:
+        if _ARTIFACTS.search(text):
+            artifacts.update(json.loads(text)["actions"]["artifact_delta"])
+    if rows:
+        last = (rows[-1][1], rows[-1][2] or "")
+    elif line.last_number:
+        at = {"line_key": line.key, "number": line.last_number, "from": line.last_number - 1}
+        newest = tx.rows("checkpoint_details", at)
+        if newest:
+            details = decode_state(newest[0][0])
+            last = (details["event"], details["invocation"]) if details["event"] else None
+    sequence = rows[-1][0] if rows else line.covered
+    special = [(row[0], special_in(row[3] or "")) for row in rows]
+    specials = [[number, *what] for number, what in special if what is not None]
+    return Stretch(sequence, digest, marks_of(line.salt, log)), artifacts, last, specials
+
+
+def _details(
+    request: CheckpointRequest, artifacts: Mapping[str, int], last: tuple[str, str] | None
+) -> dict[str, Any]:
+    event_id, invocation_id = last or (None, "")
+    said = {name: value for name, value in asdict(request).items() if value and name != "step"}
+    details = {**said, "event": event_id, "invocation": invocation_id, "format": FORMAT_VERSION}
+    return {**details, "artifacts": dict(artifacts)} if artifacts else details
+
+
+def _entries(state: Mapping[str, Any], salt: str, policy: CheckpointPolicy) -> dict[str, Entry]:
+    entries: dict[str, Entry] = {}
+    for key, value in state.items():
+        if not policy.is_stored(key):
+            entries[key] = None
+            continue
+        text = _text(value)
+        entries[key] = [value] if len(text) <= _LONGEST_INLINE else value_digest(salt, text)
+    return entries
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value)
+
+
+def _store_values(
+    tx: Transaction, line: Line, entries: Mapping[str, Entry], state: Mapping[str, Any]
+) -> None:
+    known = set(map(str, line.state.values()))
+    for key, entry in entries.items():
+        if not isinstance(entry, str) or entry in known:
+            continue
+        known.add(entry)
+        parameters = {"line_key": line.key, "value_digest": entry, "value": _text(state[key])}
+        if not tx.rows("checkpoint_value", parameters):
+            tx.run("insert_checkpoint_value", parameters)
+
+
+def _delta(before: Mapping[str, Entry], after: Mapping[str, Entry]) -> dict[str, Any]:
+    changed = {
+        key: entry
+        for key, entry in after.items()
+        if key not in before or _text(before[key]) != _text(entry)
+    }
+    gone = [key for key in before if key not in after]
+    return {"set": changed, "gone": gone} if gone else {"set": changed}
+
+
+# --- Reading
+
+
+def read_row(row: Row) -> StoredCheckpoint:
+    """Returns the checkpoint of a row of the statements `checkpoint…`."""
+    (id_, line_key, number, sequence, step, created, digest, details, *rest) = row
+    app_name, user_id, session_id, incarnation, salt = rest
+    said = decode_state(details)
+    checkpoint = Checkpoint(
+        id=id_,
+        app_name=app_name,
+        user_id=user_id,
+        session_id=session_id,
+        invocation_id=said["invocation"],
+        step=step,
+        workflow=said.get("workflow", ""),
+        summary=said.get("summary", ""),
+        agent=said.get("agent", ""),
+        agent_version=said.get("agent_version", ""),
+        sequence=sequence,
+        event_id=said["event"],
+        digest=digest,
+        references=said.get("references", {}),
+        artifacts=said.get("artifacts", {}),
+        created_at=created / MICROSECONDS,
+        format_version=said["format"],
+    )
+    return StoredCheckpoint(checkpoint, line_key, number, incarnation, salt)
+
+
+def find(tx: Transaction, checkpoint_id: str) -> StoredCheckpoint | None:
+    """Returns the checkpoint of an id."""
+    rows = tx.rows("checkpoint", {"checkpoint_id": checkpoint_id})
+    return read_row(rows[0]) if rows else None
+
+
+def listed(tx: Transaction, session: SessionId, *, whole_user: bool) -> list[StoredCheckpoint]:
+    """Returns the checkpoints of a session, or of all sessions of its user, newest first."""
+    name = "checkpoints_of_user" if whole_user else "checkpoints_of_session"
+    return [read_row(row) for row in tx.rows(name, session.parameters())]
+
+
+def stretches(tx: Transaction, line_key: int) -> list[Stretch]:
+    """Returns what the checkpoints of a line know of the log, in order, pruned ones too."""
+    found: list[Stretch] = []
+    for sequence, digest, text, _specials in tx.rows("checkpoint_marks", {"line_key": line_key}):
+        *pruned, marks = text.split(";")
+        for tombstone in pruned:
+            pruned_sequence, pruned_digest, pruned_marks = tombstone.split(",")
+            found.append(Stretch(int(pruned_sequence), pruned_digest, pruned_marks))
+        found.append(Stretch(sequence, digest, marks))
+    return found
+
+
+def specials(
+    tx: Transaction, line_key: int
+) -> tuple[dict[int, tuple[str | None, str | None, bool]], int]:
+    """Returns the rewinds, copies and restores among the covered events, and up to where."""
+    rows = tx.rows("checkpoint_marks", {"line_key": line_key})
+    found = {
+        sequence: (rewinds_before, copy_of, is_note)
+        for *_rest, text in rows
+        if text
+        for sequence, rewinds_before, copy_of, is_note in json.loads(text)
+    }
+    return found, rows[-1][0] if rows else 0
+
+
+def entries_at(tx: Transaction, line_key: int, number: int) -> dict[str, Entry]:
+    """Returns what a checkpoint says of each key of the state.
+
+    Raises:
+        CorruptRecordError: When a part of it is not there.
+    """
+    window = {"line_key": line_key, "number": number, "from": number - SNAPSHOT_EVERY}
+    rows = tx.rows("checkpoint_manifests", window)
+    begin = max((i for i, row in enumerate(rows) if row[1]), default=None)
+    if begin is None or len(rows) - begin != number - rows[begin][0] + 1:
+        raise CorruptRecordError(f"A part of checkpoint number {number} is missing.")
+    entries: dict[str, Entry] = {}
+    for _number, _is_snapshot, text in rows[begin:]:
+        manifest = decode_state(text)
+        entries.update(manifest["set"])
+        for key in manifest.get("gone", ()):
+            entries.pop(key, None)
+    return entries
+
+
+def state_at(tx: Transaction, stored: StoredCheckpoint) -> tuple[dict[str, Any], list[str]]:
+    """Returns the state that a checkpoint holds, and the keys that only the log holds.
+
+    Raises:
+        CorruptRecordError: When a part of it is not there.
+    """
+    state: dict[str, Any] = {}
+    by_reference: list[str] = []
+    for key, entry in entries_at(tx, stored.line_key, stored.number).items():
+        if entry is None:
+            by_reference.append(key)
+        elif isinstance(entry, str):
+            at = {"line_key": stored.line_key, "value_digest": entry}
+            rows = tx.rows("checkpoint_value", at)
+            if not rows or value_digest(stored.salt, rows[0][0]) != entry:
+                raise CorruptRecordError(
+                    f"The value of {key!r} in checkpoint {stored.checkpoint.id} cannot be read."
+                )
+            state[key] = json.loads(rows[0][0])
+        else:
+            state[key] = entry[0]
+    return state, by_reference
+
+
+# --- Pruning
+
+
+def doomed(
+    found: Sequence[StoredCheckpoint], retention: CheckpointRetention, now: float
+) -> dict[int, list[int]]:
+    """Returns the numbers of the checkpoints that do not stay, for each line."""
+    lines: dict[int, list[StoredCheckpoint]] = {}
+    for stored in found:
+        lines.setdefault(stored.line_key, []).append(stored)
+    doomed: dict[int, list[int]] = {}
+    for line_key, line in lines.items():
+        steps: set[str] = set()
+        newest_first = sorted(line, key=lambda stored: -stored.number)
+        for position, stored in enumerate(newest_first):
+            is_last_of_step = stored.checkpoint.step not in steps
+            steps.add(stored.checkpoint.step)
+            age = now - stored.checkpoint.created_at
+            young = retention.younger_than is not None and (
+                age <= retention.younger_than.total_seconds()
+            )
+            kept = retention.last_of_each_step and is_last_of_step
+            if position >= retention.last and not kept and not young:
+                doomed.setdefault(line_key, []).append(stored.number)
+    return doomed
+
+
+def prune(tx: Transaction, line_key: int, numbers: Sequence[int]) -> None:
+    """Deletes checkpoints of a line; the others can be restored as before.
+
+    A checkpoint that followed a deleted one gets the whole state, and keeps the deleted one's
+    digest and marks of the log.
+    """
+    rows = tx.rows("checkpoint_numbers", {"line_key": line_key})
+    doomed = set(numbers)
+    tombstones, before = "", list[Any]()
+    for position, row in enumerate(rows):
+        number, is_snapshot, marks, _manifest, sequence, digest, text = row
+        own_specials = json.loads(text) if text else []
+        at = {"line_key": line_key, "number": number}
+        if number in doomed:
+            *earlier, own = marks.split(";")
+            before += own_specials
+            tombstones += "".join(f"{one};" for one in [*earlier, f"{sequence},{digest},{own}"])
+            continue
+        if tombstones:
+            together = [*before, *own_specials]
+            kept = {"marks": tombstones + marks, "specials": json.dumps(together)}
+            tx.run("save_checkpoint_marks", {**at, **kept})
+            tombstones, before = "", []
+        if position and rows[position - 1][0] in doomed and not is_snapshot:
+            whole = encode({"set": entries_at(tx, line_key, number)})
+            tx.run("save_checkpoint_manifest", {**at, "manifest": whole, "is_snapshot": 1})
+    for number in sorted(doomed):
+        tx.run("delete_checkpoint", {"line_key": line_key, "number": number})
+    _forget_values(tx, line_key)
+
+
+def _forget_values(tx: Transaction, line_key: int) -> None:
+    """Deletes the values that no checkpoint needs any more."""
+    rows = tx.rows("checkpoint_numbers", {"line_key": line_key})
+    needed = {
+        entry
+        for row in rows
+        for entry in decode_state(row[3])["set"].values()
+        if isinstance(entry, str)
+    }
+    line = tx.rows("checkpoint_line_manifest", {"line_key": line_key})
+    needed |= {e for e in decode_state(line[0][0])["state"].values() if isinstance(e, str)}
+    for (digest,) in tx.rows("checkpoint_value_digests", {"line_key": line_key}):
+        if digest not in needed:
+            tx.run("delete_checkpoint_value", {"line_key": line_key, "value_digest": digest})
+
+
+def delete(tx: Transaction, session: SessionId) -> None:
+    """Deletes every checkpoint of the sessions of this id, with their values and their salt."""
+    for name in ("delete_checkpoint_values", "delete_checkpoints", "delete_checkpoint_lines"):
+        tx.run(name, session.parameters())

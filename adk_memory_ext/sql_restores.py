@@ -1,0 +1,322 @@
+"""Putting a checkpoint back in one transaction: verified first, nothing of the log rewritten."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+import uuid
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from google.adk.errors.already_exists_error import AlreadyExistsError
+from google.adk.events.event import Event
+from google.adk.events.event_actions import EventActions
+
+from adk_memory_ext import sql_checkpoints, sql_events, sql_store
+from adk_memory_ext.checkpoint_records import Restored
+from adk_memory_ext.errors import CapabilityError, CheckpointInconsistentError
+from adk_memory_ext.interruptions import COPY_OF, RESTORED, special_in
+from adk_memory_ext.log_digests import Fault, first_fault
+from adk_memory_ext.records import SessionId
+from adk_memory_ext.rewind_marks import Logged, UnhideableError, live_positions, plan_restore
+from adk_memory_ext.rewinds import REMOVED, restoring_delta, session_scope
+from adk_memory_ext.sql_events import NewEvent
+from adk_memory_ext.state_changes import Put, Remove, StateChange
+from adk_memory_ext.stored_events import ready_event
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from adk_memory_ext.sql_checkpoints import StoredCheckpoint
+    from adk_memory_ext.sql_store import Head
+    from adk_memory_ext.statements import Row, Transaction
+
+
+@dataclass(frozen=True, slots=True)
+class _Log:
+    """A session as it is now."""
+
+    session: SessionId
+    head: Head
+    rows: Sequence[Row]
+    covered: int
+    """How many of the rows the checkpoint covers."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """The state that a checkpoint stands for."""
+
+    state: dict[str, Any]
+    missing: tuple[str, ...]
+
+
+def identity_of(stored: StoredCheckpoint) -> SessionId:
+    """Returns the session that a checkpoint is of."""
+    checkpoint = stored.checkpoint
+    return SessionId(checkpoint.app_name, checkpoint.user_id, checkpoint.session_id)
+
+
+def restore(tx: Transaction, stored: StoredCheckpoint) -> Restored:
+    """Makes the session's state that of the checkpoint, and hides what came after it.
+
+    Where the session is gone, a session of its id is made that has the state and no history.
+
+    Raises:
+        CheckpointInconsistentError: When the log is not the one that the checkpoint covers, or
+            somebody else has made another session of that id.
+        CapabilityError: When events to be hidden have no invocation id.
+    """
+    session = identity_of(stored)
+    head = sql_store.locked_head(tx, session)
+    if head is None:
+        return _restore_gone(tx, stored, session)
+    covered = stored.checkpoint.sequence
+    if head.incarnation != stored.incarnation:
+        line = sql_checkpoints.find_line(tx, session, head.incarnation)
+        if line is None or line.parent != stored.checkpoint.id:
+            raise CheckpointInconsistentError(
+                f"Session {session.session_id} was deleted and created again after checkpoint"
+                f" {stored.checkpoint.id} was made; fork the checkpoint instead."
+            )
+        covered = 0  # the session that an earlier restore made
+    rows = _log(tx, session, head)
+    if covered:
+        refuse_inconsistent(tx, stored, rows)
+    is_there = head.incarnation == stored.incarnation
+    target = _target(tx, stored, session, rows[:covered] if is_there else None)
+    return _put_back(tx, stored, _Log(session, head, rows, covered), target)
+
+
+def _restore_gone(tx: Transaction, stored: StoredCheckpoint, session: SessionId) -> Restored:
+    target = _target(tx, stored, session, None)
+    _create(tx, session, stored, target.state)
+    return Restored(
+        checkpoint=stored.checkpoint,
+        session_id=session.session_id,
+        event_id=None,
+        hidden=0,
+        repeated=0,
+        changed=tuple(target.state),
+        removed=(),
+        missing=target.missing,
+        state_only=True,
+    )
+
+
+def _put_back(tx: Transaction, stored: StoredCheckpoint, log: _Log, target: _Target) -> Restored:
+    try:
+        plan = plan_restore(_known_log(tx, stored, log.rows), log.covered)
+    except UnhideableError:
+        raise CapabilityError(
+            f"Session {log.session.session_id} has events without an invocation id after checkpoint"
+            f" {stored.checkpoint.id}, which no mark can hide; fork it instead."
+        ) from None
+    delta = restoring_delta(sql_store.decode_state(log.head.state), target.state, can_remove=True)
+    note: NewEvent | None = None
+    if delta or not plan.is_empty:
+        note = _note(stored, plan.rewinds_before, delta)
+        sql_events.append_event(tx, log.session, None, note)
+        for position in plan.copies:
+            copy = _copied(log.rows[position], str(uuid.uuid4()), is_copy=True)
+            sql_events.append_event(tx, log.session, None, copy)
+    return Restored(
+        checkpoint=stored.checkpoint,
+        session_id=log.session.session_id,
+        event_id=None if note is None else note.id,
+        hidden=plan.hidden,
+        repeated=len(plan.copies),
+        changed=tuple(key for key, value in delta.items() if not isinstance(value, Remove)),
+        removed=tuple(key for key, value in delta.items() if isinstance(value, Remove)),
+        missing=target.missing,
+        state_only=stored.incarnation != log.head.incarnation,
+    )
+
+
+def fork(tx: Transaction, stored: StoredCheckpoint, new: SessionId) -> Restored:
+    """Stores a new session with the history and the state up to the checkpoint.
+
+    Event ids are kept, and no delta is applied again: user and app state stay as they are.
+
+    Raises:
+        AlreadyExistsError: When there is a session of that id.
+        CheckpointInconsistentError: When the log is not the one that the checkpoint covers.
+    """
+    if sql_store.session_exists(tx, new):
+        raise AlreadyExistsError(f"Session with id {new.session_id} already exists.")
+    session = identity_of(stored)
+    head = sql_store.locked_head(tx, session)
+    is_there = head is not None and head.incarnation == stored.incarnation
+    rows: Sequence[Row] = ()
+    if head is not None and is_there:
+        rows = _log(tx, session, head)
+        refuse_inconsistent(tx, stored, rows)
+        rows = rows[: stored.checkpoint.sequence]
+    target = _target(tx, stored, session, rows if is_there else None)
+    _create(tx, new, stored, target.state)
+    live = live_positions(_known_log(tx, stored, rows))
+    for position in live:
+        event = _copied(rows[position], rows[position][1], is_copy=False)
+        sql_events.append_event(tx, new, None, event)
+    return Restored(
+        checkpoint=stored.checkpoint,
+        session_id=new.session_id,
+        event_id=None,
+        hidden=0,
+        repeated=len(live),
+        changed=tuple(target.state),
+        removed=(),
+        missing=target.missing,
+        state_only=not is_there,
+    )
+
+
+def _create(
+    tx: Transaction, session: SessionId, stored: StoredCheckpoint, state: Mapping[str, Any]
+) -> None:
+    sql_store.create_session(tx, session, app_changes={}, user_changes={}, session_state=state)
+    head = sql_store.read_head(tx, session, lock=False)
+    if head is not None:
+        sql_checkpoints.begin_line(tx, session, head.incarnation, stored.checkpoint.id)
+
+
+def parent_of(tx: Transaction, session: SessionId) -> str | None:
+    """Returns the checkpoint that a session was made from; None if there is none."""
+    head = sql_store.locked_head(tx, session)
+    line = None if head is None else sql_checkpoints.find_line(tx, session, head.incarnation)
+    return None if line is None else line.parent
+
+
+# --- The log
+
+
+def fault_in_log(tx: Transaction, stored: StoredCheckpoint) -> Fault | None:
+    """Returns the first fault of the session's log; None without one, or without the session."""
+    session = identity_of(stored)
+    head = sql_store.locked_head(tx, session)
+    if head is None or head.incarnation != stored.incarnation:
+        return None
+    return _fault(tx, stored, _log(tx, session, head))
+
+
+def refuse_inconsistent(tx: Transaction, stored: StoredCheckpoint, rows: Sequence[Row]) -> None:
+    """Verifies order and digest of the log up to the checkpoint.
+
+    Raises:
+        CheckpointInconsistentError: When they are not as they were.
+    """
+    fault = _fault(tx, stored, rows)
+    if fault is None or fault.sequence > stored.checkpoint.sequence:
+        return
+    name = "is missing" if fault.event_id is None else f"({fault.event_id}) was changed"
+    raise CheckpointInconsistentError(
+        f"Event {fault.sequence} of session {stored.checkpoint.session_id} {name} since checkpoint"
+        f" {stored.checkpoint.id} was made; nothing was restored.",
+        fault.event_id,
+    )
+
+
+def _fault(tx: Transaction, stored: StoredCheckpoint, rows: Sequence[Row]) -> Fault | None:
+    known = sql_checkpoints.stretches(tx, stored.line_key)
+    log = [(sequence, event_id, text or "") for sequence, event_id, _invocation, text in rows]
+    return first_fault(stored.salt, known, log)
+
+
+def _log(tx: Transaction, session: SessionId, head: Head) -> Sequence[Row]:
+    """Returns sequence, id, invocation id and text of every event, in order."""
+    return tx.rows("logged_events", {**session.parameters(), "session_key": head.key})
+
+
+def _known_log(tx: Transaction, stored: StoredCheckpoint, rows: Sequence[Row]) -> list[Logged]:
+    """Returns the log as marks see it. Only what no checkpoint has covered has to be searched."""
+    specials, covered = sql_checkpoints.specials(tx, stored.line_key)
+    known: list[Logged] = []
+    for sequence, event_id, invocation_id, text in rows:
+        special = specials.get(sequence) if sequence <= covered else special_in(text or "")
+        known.append(Logged(event_id, invocation_id, *(special or ())))
+    return known
+
+
+# --- Events
+
+
+def _note(
+    stored: StoredCheckpoint, rewinds_before: str | None, delta: Mapping[str, Any]
+) -> NewEvent:
+    """Returns the event that says what was restored; who has not seen it is a stale writer."""
+    event = Event(
+        invocation_id=f"restore-{uuid.uuid4()}",
+        author="user",
+        actions=EventActions(rewind_before_invocation_id=rewinds_before),
+        custom_metadata={RESTORED: stored.checkpoint.id},
+    )
+    changes: dict[str, StateChange] = {
+        key: value if isinstance(value, Remove) else Put(value) for key, value in delta.items()
+    }
+    new = ready_event(event, "refuse").new
+    return replace(new, session_changes=changes, is_housekeeping=False)
+
+
+def _copied(row: Row, new_id: str, *, is_copy: bool) -> NewEvent:
+    """Returns the same event without its delta; as a copy it has an id and a time of its own."""
+    _sequence, event_id, invocation_id, text = row
+    data: dict[str, Any] = json.loads(text or "{}")
+    timestamp = float(data.pop("timestamp", None) or time.time())
+    data["id"] = new_id
+    actions = dict(data.get("actions") or {})
+    actions.pop("state_delta", None)
+    metadata = dict(data.get("custom_metadata") or {})
+    metadata.pop(REMOVED, None)
+    if is_copy:
+        timestamp = time.time()
+        metadata.setdefault(COPY_OF, event_id)
+    data |= {"actions": actions, "custom_metadata": metadata}
+    if not metadata:
+        del data["custom_metadata"]
+    return NewEvent(
+        id=new_id,
+        invocation_id=invocation_id,
+        timestamp=timestamp,
+        data=data,
+        app_changes={},
+        user_changes={},
+        session_changes={},
+        is_housekeeping=not sql_store.has_content(data),
+    )
+
+
+# --- The state
+
+
+def _target(
+    tx: Transaction, stored: StoredCheckpoint, session: SessionId, rows: Sequence[Row] | None
+) -> _Target:
+    """Returns the state as of the checkpoint; `rows` is the log up to there, None if it is gone."""
+    state, by_reference = sql_checkpoints.state_at(tx, stored)
+    if not by_reference:
+        return _Target(state, ())
+    found = {} if rows is None else _replayed(tx, session, rows, by_reference)
+    missing = tuple(key for key in by_reference if key not in found)
+    return _Target({**state, **found}, missing)
+
+
+def _replayed(
+    tx: Transaction, session: SessionId, rows: Sequence[Row], keys: Sequence[str]
+) -> dict[str, Any]:
+    """Returns what creation and log make of some keys."""
+    initial = sql_store.initial_state(tx, session)
+    state = {key: initial[key] for key in keys if key in initial}
+    spelt = {
+        json.dumps(key, ensure_ascii=ascii_only) for key in keys for ascii_only in (True, False)
+    }
+    mentions = re.compile("|".join(map(re.escape, spelt)))
+    for _sequence, _event_id, _invocation, text in rows:
+        if not text or not mentions.search(text):
+            continue
+        data = json.loads(text)
+        delta = session_scope((data.get("actions") or {}).get("state_delta") or {})
+        state.update({key: delta[key] for key in keys if key in delta})
+        for key in (data.get("custom_metadata") or {}).get(REMOVED, ()):
+            state.pop(key, None)
+    return state
