@@ -71,7 +71,7 @@ class DurableSessionService(BaseSessionService):
         window: What of a session's log `get_session` loads where its caller asks for nothing else;
             None for all. `Runner.rewind_async` and `get_whole_session` get all of it.
         verify_deletes: Whether `delete_session` verifies that the bytes are gone too, in the
-            background; False deletes rows only.
+            background, as `sessions.erasure.erase_session` does; False deletes rows only.
 
     Raises:
         ConfigurationError: When the URL is wrong, the wrapped service has a database, or a value
@@ -87,7 +87,7 @@ class DurableSessionService(BaseSessionService):
         policy: StatePolicy | None = None,
         profile_limits: ProfileLimits | None = None,
         window: Window | None = None,
-        verify_deletes: bool = True,
+        verify_deletes: bool = False,
         checkpoint_policy: CheckpointPolicy | None = None,
     ) -> None:
         if on_direct_write not in get_args(OnDirectWrite):
@@ -159,7 +159,7 @@ class DurableSessionService(BaseSessionService):
         profile_limits: ProfileLimits | None = None,
         window: Window | None = None,
         cache_bytes: int | None = None,
-        verify_deletes: bool = True,
+        verify_deletes: bool = False,
         checkpoint_policy: CheckpointPolicy | None = None,
         **options: Any,
     ) -> Self:
@@ -440,9 +440,9 @@ class DurableSessionService(BaseSessionService):
     async def delete_session(self, *, app_name: str, user_id: str, session_id: str) -> None:
         """Deletes the session and its events; does nothing if it is unknown.
 
-        In a SQLite file the WAL is emptied at once, and a verification that no byte of the session
-        is left follows in the background; `sessions.erasure.erase_session` waits for it and
-        returns a receipt.
+        Its rows go; `sessions.erasure.erase_session` removes and verifies the bytes as well and
+        returns a receipt. With `verify_deletes`, in a SQLite file the WAL is emptied at once, and a
+        verification that no byte of the session is left follows in the background.
         """
         if self._verify_deletes and await self.erasure.delete_session(
             app_name=app_name, user_id=user_id, session_id=session_id

@@ -246,7 +246,7 @@ async def test_a_pinned_reader_makes_it_incomplete_and_resume_ends_it(
 async def test_delete_session_leaves_no_byte(tmp_path: Path) -> None:
     """`delete_session` empties the WAL at once and verifies when the service is closed at last."""
     url = f"sqlite:///{tmp_path}/sessions.db"
-    async with DurableSessionService.from_url(url) as sessions:
+    async with DurableSessionService.from_url(url, verify_deletes=True) as sessions:
         session_id = await talk(sessions, ANN, RESUME)
         await sessions.state.delete(["user:likes"], app_name="app", user_id=ANN["user_id"])
         await sessions.delete_session(**ANN, session_id=session_id)
@@ -265,7 +265,7 @@ async def test_delete_session_outlives_a_pinned_reader(
 ) -> None:
     """A pinned reader does not fail the deletion: it is logged, and verified afterwards."""
     url = f"sqlite:///{tmp_path}/sessions.db"
-    async with DurableSessionService.from_url(url) as sessions:
+    async with DurableSessionService.from_url(url, verify_deletes=True) as sessions:
         session_id = await talk(sessions, ANN, RESUME)
         with closing(sqlite3.connect(tmp_path / "sessions.db", isolation_level=None)) as reader:
             reader.execute("BEGIN")
@@ -282,7 +282,7 @@ async def test_delete_session_outlives_a_pinned_reader(
 async def test_deletions_at_once_are_verified_together(tmp_path: Path) -> None:
     """Many deletions at once each have a receipt, and nothing of any is left."""
     url = f"sqlite:///{tmp_path}/sessions.db"
-    async with DurableSessionService.from_url(url) as sessions:
+    async with DurableSessionService.from_url(url, verify_deletes=True) as sessions:
         for number in range(20):
             session = await sessions.create_session(**ANN, session_id=f"session-{number:04}")
             await sessions.append_event(session, said(f"{RESUME} {number}"))
@@ -359,9 +359,9 @@ async def test_what_cannot_be_erased_is_refused(tmp_path: Path) -> None:
 
 
 async def test_deletion_of_rows_only_is_an_option(tmp_path: Path) -> None:
-    """`verify_deletes=False` deletes rows and leaves no receipt."""
+    """Without `verify_deletes` rows are deleted and no receipt is left."""
     url = f"sqlite:///{tmp_path}/sessions.db"
-    async with DurableSessionService.from_url(url, verify_deletes=False) as sessions:
+    async with DurableSessionService.from_url(url) as sessions:
         session_id = await talk(sessions, ANN, RESUME)
         await sessions.delete_session(**ANN, session_id=session_id)
         assert await sessions.get_session(**ANN, session_id=session_id) is None

@@ -53,7 +53,9 @@ def killed_at(folder: str, step: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
     async def erase() -> None:
-        async with DurableSessionService.from_url(f"sqlite:///{folder}/sessions.db") as sessions:
+        async with DurableSessionService.from_url(
+            f"sqlite:///{folder}/sessions.db", verify_deletes=True
+        ) as sessions:
             if writes:
                 SqliteDatabase.write = counting  # type: ignore[assignment, method-assign]
             else:
