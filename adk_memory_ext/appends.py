@@ -70,11 +70,17 @@ class Appends:
         self._warned: set[str] = set()
         self._appending: WeakValueDictionary[SessionId, asyncio.Lock] = WeakValueDictionary()
 
-    async def append(self, session: Session, event: Event) -> Event:
-        """Appends the event; see `DurableSessionService.append_event`."""
+    async def append(self, session: Session, event: Event, *, by_holder: bool = False) -> Event:
+        """Appends the event; see `DurableSessionService.append_event`.
+
+        With `by_holder`, whoever holds the turn appends it, also where it belongs to an earlier
+        invocation that has lost its own.
+        """
         identity = SessionId(session.app_name, session.user_id, session.id)
+        holder = self._turns.holder(identity) if by_holder else None
+        name = event.invocation_id if holder is None else holder.invocation_id
         try:
-            turn = self._turns.admit(identity, event.invocation_id)
+            turn = self._turns.admit(identity, name)
         except TurnError as error:
             raise answerable(error) from None
         if event.partial:

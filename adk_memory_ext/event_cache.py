@@ -12,6 +12,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from adk_memory_ext.event_copies import Copier, copier_of, without_collection
@@ -146,7 +147,15 @@ def _cached(entry: CachedSession, session: SessionId, sequence: int, text: str) 
     if cached is None:
         event = decode_event(text, session.session_id)
         size = _EVENT_BYTES + _TEXT_FACTOR * len(text)
-        cached = _Cached(event, copier_of(event), size)
+        try:
+            copier = copier_of(event)
+        except RecursionError:  # plain ADK stores what is nested more deeply than we do
+            copier = partial(_decoded_again, session=session, text=text)
+        cached = _Cached(event, copier, size)
         entry.events[sequence] = cached
         entry.size += size
     return cached
+
+
+def _decoded_again(_event: Event, *, session: SessionId, text: str) -> Event:
+    return decode_event(text, session.session_id)

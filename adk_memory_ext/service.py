@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self, get_args
 
 from google.adk.errors.already_exists_error import AlreadyExistsError
@@ -143,7 +144,7 @@ class DurableSessionService(BaseSessionService):
             self._database if is_ours else None,
             self.turns,
             checkpointing,
-            append=self.append_event,
+            append=partial(self._appends.append, by_holder=True),
             catch_up=self._catch_up_whole,
         )
         """Records of progress, and the ways back to them."""

@@ -94,7 +94,9 @@ async def conversation(
 ) -> AsyncIterator[Runner]:
     """Yields a Runner with a tool and a session."""
     agent = LlmAgent(name="agent", model=model, tools=[look_up], instruction="Help the person.")
-    app = App(name="app", root_agent=agent, plugins=[MemoryPlugin(history=history)])
+    # Without recovery, which would answer open calls in the log before history sees them.
+    plugin = MemoryPlugin(recovery=None, history=history)
+    app = App(name="app", root_agent=agent, plugins=[plugin])
     async with DurableSessionService.from_url(url) as sessions:
         await sessions.get_or_create_session(**KEY)
         async with Runner(app=app, session_service=sessions) as runner:

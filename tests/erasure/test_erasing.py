@@ -152,7 +152,7 @@ async def test_what_plain_adk_deleted_earlier_goes_too(tmp_path: Path) -> None:
     async with DatabaseSessionService(f"sqlite+aiosqlite:///{path}") as plain:
         for number in range(30):
             session = await plain.create_session(**ANN, session_id=f"old-{number}")
-            await plain.append_event(session, said(f"{RESUME} {number} " + "x" * 900))
+            await plain.append_event(session, said(f"{RESUME} {number} " * 90))
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA secure_delete=OFF").fetchall()
         connection.execute("DELETE FROM events WHERE session_id <> 'old-3'")

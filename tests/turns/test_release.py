@@ -158,7 +158,7 @@ async def test_who_stops_listening_leaves_no_turn(root: str) -> None:
 @every_root
 async def test_a_generator_that_is_kept_loses_its_turn(root: str) -> None:
     """Who keeps a run without going on with it holds the turn up to the limit, and is then told."""
-    plugin = MemoryPlugin(turns=Turns(hold_limit=timedelta(milliseconds=50)))
+    plugin = MemoryPlugin(turns=Turns(hold_limit=timedelta(milliseconds=500)))
     async with (
         DurableSessionService.from_url("") as sessions,
         running(sessions, ROOTS[root](), plugins=[plugin]) as runner,
