@@ -13,6 +13,7 @@ import weakref
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from google.adk.errors.session_not_found_error import SessionNotFoundError
 from google.adk.plugins.base_plugin import BasePlugin
 
 from adk_memory_ext.errors import ConfigurationError, TurnError
@@ -65,9 +66,10 @@ class Turns(BasePlugin):
 
         ADK chose it before the wait, from the session as it was then.
         """
-        # A refused turn goes on to the append of the message, which the service refuses with an
-        # error that reaches the caller as it is; one raised here reaches it inside a RuntimeError.
-        with contextlib.suppress(TurnError):
+        # A refused turn, and one of a session that was deleted while it waited, goes on to the
+        # append of the message, which the service refuses with an error that reaches the caller as
+        # it is; one raised here reaches it inside a RuntimeError.
+        with contextlib.suppress(TurnError, SessionNotFoundError):
             if await self._take(invocation_context):
                 return user_message
         return None

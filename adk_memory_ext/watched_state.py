@@ -80,10 +80,7 @@ class WatchedState(dict[str, Any]):
 
         A key that was removed is `MISSING`.
         """
-        for key, (value, before) in self._handed_out.items():
-            if self._peek(key) is value and value != before:
-                self._written.setdefault(key, before)
-        return {key: copy.deepcopy(self._peek(key)) for key in self._written if key not in delta}
+        return {key: copy.deepcopy(self._peek(key)) for key in self._owed() if key not in delta}
 
     def take_back(self) -> None:
         """Undoes what was written directly or changed in place since the last append."""
@@ -221,7 +218,7 @@ class WatchedState(dict[str, Any]):
 
     def __del__(self) -> None:
         """Warns of writes that nobody stored."""
-        if lost := list(getattr(self, "_written", ())):
+        if lost := self._owed():
             _logger.warning(
                 "Session %s was dropped with unsaved direct writes to its state: %s. Use"
                 " tool_context.state, callback_context.state or sessions.state.update instead of"
@@ -231,6 +228,13 @@ class WatchedState(dict[str, Any]):
             )
 
     # -- notes -------------------------------------------------------------------------------
+
+    def _owed(self) -> list[str]:
+        """Returns the keys that were written directly and do not hold what they held before."""
+        for key, (value, before) in self._handed_out.items():
+            if self._peek(key) is value and value != before:
+                self._written.setdefault(key, before)
+        return [key for key, before in self._written.items() if not _same(self._peek(key), before)]
 
     def _peek(self, key: str) -> Any:
         return super().get(key, MISSING)

@@ -139,6 +139,26 @@ def test_the_option_is_checked() -> None:
         DurableSessionService.from_url("", on_direct_write="ignore")  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("key", ["new", "list", 1])
+async def test_what_was_put_back_is_no_write(key: Any) -> None:
+    """A key that holds what it held before, or is gone as it was, is in no delta.
+
+    Also one that no store could take, which would keep every later event from being appended.
+    """
+    async with DurableSessionService.from_url("") as sessions:
+        session = await begun(sessions, **START)
+        before = session.state.get(key)
+        session.state[key] = "for a moment"
+        if before is None:
+            del session.state[key]
+        else:
+            session.state[key] = before
+        await sessions.append_event(session, event := said("next"))
+        assert event.actions.state_delta == {}
+        assert event.custom_metadata is None
+        assert (await found(sessions)).state == START
+
+
 async def test_each_key_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
     """The warning names the key, never the value."""
     async with DurableSessionService.from_url("") as sessions:
@@ -156,14 +176,17 @@ async def test_a_session_dropped_with_direct_writes_says_so(
 ) -> None:
     """Nobody appended an event through it, so that nothing was kept: the log has the keys."""
     async with DurableSessionService.from_url("") as sessions:
-        session = await begun(sessions)
+        session = await begun(sessions, inside=[])
         session.state["lost"] = "secret"
+        session.state["inside"].append("secret")
         session.state["temp:lost"] = "nothing to keep"
+        session.state["put back"] = "for a moment"
+        del session.state["put back"]
         del session
         gc.collect()
-    assert "Session session was dropped with unsaved direct writes to its state: lost." in (
-        caplog.text
-    )
+    assert (
+        "Session session was dropped with unsaved direct writes to its state: inside, lost."
+    ) in caplog.text
     assert "secret" not in caplog.text
     assert "temp:" not in caplog.text
 

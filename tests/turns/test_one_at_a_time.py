@@ -12,6 +12,7 @@ from google.adk.agents.live_request_queue import LiveRequestQueue
 from google.adk.agents.llm_agent import LlmAgent
 from google.adk.agents.run_config import RunConfig
 from google.adk.apps import App, ResumabilityConfig
+from google.adk.errors.session_not_found_error import SessionNotFoundError
 from google.adk.events.event import Event
 from google.adk.models.base_llm import BaseLlm
 from google.adk.models.llm_response import LlmResponse
@@ -181,6 +182,28 @@ async def test_wait_ends_after_its_time() -> None:
             gate.set()
             await first
         assert turns(await log(sessions)) == whole("first")
+
+
+async def test_a_session_deleted_under_who_waits_is_said_to_be_gone() -> None:
+    """Both turns get ADK's own error, and a new session of that id is served."""
+    gate = asyncio.Event()
+    async with (
+        DurableSessionService.from_url("") as sessions,
+        running(sessions, echo(gate=gate, tools=[])) as slow,
+        running(sessions, echo(tools=[])) as quick,
+    ):
+        first = asyncio.ensure_future(say(slow, "first"))
+        while sessions.turns.holder(SESSION_ID) is None:
+            await asyncio.sleep(0)
+        second = asyncio.ensure_future(say(quick, "second"))
+        await asyncio.sleep(0.05)
+        await sessions.delete_session(**SESSION)
+        gate.set()
+        ends = await asyncio.gather(first, second, return_exceptions=True)
+        assert [type(end) for end in ends] == [SessionNotFoundError] * 2
+        await sessions.create_session(**SESSION)
+        await asyncio.wait_for(say(quick, "third"), HANG_SECONDS)
+        assert turns(await log(sessions)) == whole("third")
 
 
 async def test_supersede_aborts_the_running_turn() -> None:
