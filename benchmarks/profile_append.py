@@ -124,12 +124,14 @@ def _part(frame: FrameType) -> str:
 def _place(frame: FrameType | None) -> str:
     """Returns the innermost line of this package; empty if there is none on the stack.
 
-    A statement counts for who runs it, not for the line that runs them all.
+    A statement counts for who runs it, not for the line that runs them all; a comprehension or a
+    lambda for the function that runs it, and so does a function that is between two lines.
     """
     while frame is not None:
-        path = Path(frame.f_code.co_filename)
-        if str(path).startswith(_PACKAGE) and path.name != "statements.py":
-            return f"{path.stem}.{frame.f_code.co_name}: {_line(frame)}"
+        path, name = Path(frame.f_code.co_filename), frame.f_code.co_name
+        inside = str(path).startswith(_PACKAGE) and path.name != "statements.py"
+        if inside and name.isidentifier() and (line := _line(frame)):
+            return f"{path.stem}.{name}: {line}"
         frame = frame.f_back
     return ""
 
