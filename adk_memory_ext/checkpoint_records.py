@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from datetime import timedelta
 
 FORMAT_VERSION: Final = 1
@@ -31,6 +32,16 @@ class CheckpointRequest:
     """Ids of domain objects, to be read afresh after a restore."""
 
 
+class KnowsPersonal(Protocol):
+    """What says which keys are personal: a `StatePolicy`."""
+
+    def is_personal(self, key: str) -> bool:
+        """Whether the value of a key is personal."""
+
+    def without_personal(self, text: str, *states: Mapping[str, Any]) -> str:
+        """Returns a text in which no personal value of some states stands."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointPolicy:
     """Which part of the state goes into checkpoints; patterns are those of `fnmatch`."""
@@ -40,9 +51,14 @@ class CheckpointPolicy:
     restore finds them as long as the session is there."""
     personal: tuple[str, ...] = ()
     """Keys whose values are never stored in a checkpoint, whatever `keys` says."""
+    state_policy: KnowsPersonal | None = None
+    """A `StatePolicy`: its `personal` keys are never stored either, and their values are blacked
+    out in summaries. A service that has a policy puts it here."""
 
     def is_stored(self, key: str) -> bool:
         """Whether the value of a key goes into the checkpoint."""
+        if self.state_policy is not None and self.state_policy.is_personal(key):
+            return False
         return _matches(key, self.keys) and not _matches(key, self.personal)
 
 

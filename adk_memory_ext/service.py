@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self, get_args
 
@@ -131,12 +132,14 @@ class DurableSessionService(BaseSessionService):
         )
         """What was done to the history of each request."""
         self._verify_deletes = verify_deletes
-        holds_sessions = getattr(wrapped, "database", None) is self._database
+        holds_sessions = getattr(self._lowest, "database", None) is self._database
         self.erasure: Final = Erasure(self._database if holds_sessions else None)
         """Erases sessions and people, with receipts."""
         from adk_memory_ext.checkpoints import Checkpoints  # and with it SQLAlchemy
 
         checkpointing = checkpoint_policy or CheckpointPolicy()
+        if policy is not None:
+            checkpointing = replace(checkpointing, state_policy=policy)
         is_ours = isinstance(self._lowest, MakesCheckpoints)
         if isinstance(self._lowest, MakesCheckpoints):
             self._lowest.checkpoint_policy = checkpointing

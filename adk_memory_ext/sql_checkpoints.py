@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from google.adk.errors.session_not_found_error import SessionNotFoundError
@@ -29,7 +29,13 @@ from adk_memory_ext.log_digests import (
     next_digest,
     value_digest,
 )
-from adk_memory_ext.sql_store import decode_state, locked_head, now_microseconds
+from adk_memory_ext.sql_store import (
+    decode_state,
+    locked_head,
+    merged_state,
+    now_microseconds,
+    scope_state,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -153,6 +159,8 @@ def create(
             return str(rows[0][0])
     stretch, artifacts, last, specials = _read_stretch(tx, session, line, head.key)
     values = decode_state(head.state)
+    if request.summary and policy.state_policy is not None:
+        request = replace(request, summary=_summary(tx, session, request, policy, values))
     state = _entries(values, line.salt, policy)
     _store_values(tx, line, state, values)
     number = line.last_number + 1
@@ -216,6 +224,22 @@ def _details(
     said = {name: value for name, value in asdict(request).items() if value and name != "step"}
     details = {**said, "event": event_id, "invocation": invocation_id, "format": FORMAT_VERSION}
     return {**details, "artifacts": dict(artifacts)} if artifacts else details
+
+
+def _summary(
+    tx: Transaction,
+    session: SessionId,
+    request: CheckpointRequest,
+    policy: CheckpointPolicy,
+    values: Mapping[str, Any],
+) -> str:
+    """Returns the summary without a personal value that is in state now, of any scope."""
+    if not request.summary or policy.state_policy is None:
+        return request.summary
+    app, user = (scope_state(tx, scope, session) for scope in ("app", "user"))
+    return policy.state_policy.without_personal(
+        request.summary, merged_state(app, user, dict(values))
+    )
 
 
 def _entries(state: Mapping[str, Any], salt: str, policy: CheckpointPolicy) -> dict[str, Entry]:

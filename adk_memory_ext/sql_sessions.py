@@ -317,7 +317,7 @@ class SqlSessionService(BaseSessionService):
         identity = SessionId(app_name, user_id, "")
 
         def work(tx: Transaction) -> dict[str, Any]:
-            state = sql_store.user_state(tx, identity)
+            state = sql_store.scope_state(tx, "user", identity)
             sql_expiry.hide_expired(tx, identity, state, self._ttl, State.USER_PREFIX)
             return state
 

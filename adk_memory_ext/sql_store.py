@@ -460,7 +460,9 @@ def _delete_ours(tx: Transaction, parameters: Mapping[str, Any]) -> None:
         tx.run(statement, parameters)
 
 
-def user_state(tx: Transaction, session: SessionId) -> dict[str, Any]:
-    """Returns the user's state; empty if there is none."""
-    rows = tx.rows("user_state", session.parameters())
+def scope_state(
+    tx: Transaction, scope: Literal["app", "user"], session: SessionId
+) -> dict[str, Any]:
+    """Returns the state of the app or of the user, keys without prefix; empty if there is none."""
+    rows = tx.rows(f"{scope}_state", session.parameters())
     return decode_state(rows[0][0]) if rows else {}

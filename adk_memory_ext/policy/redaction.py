@@ -50,6 +50,8 @@ _LABELS: Final = {
 }
 SECRET: Final = "[secret]"  # noqa: S105  # no secret itself
 """What stands in place of the value of a `secret` key."""
+PERSONAL: Final = "[personal]"
+"""What stands in place of the value of a `personal` key in the summary of a checkpoint."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from adk_memory_ext.errors import ConfigurationError
 from adk_memory_ext.policy.key_check import SCOPES, key_fault, scope_of
-from adk_memory_ext.policy.redaction import Redaction, secret_texts
+from adk_memory_ext.policy.redaction import PERSONAL, Redaction, secret_texts
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -297,6 +297,23 @@ class StatePolicy:
             for key, value in state.items()
             if isinstance(key, str) and self.sensitivity(key) == "secret"
         )
+
+    def is_personal(self, key: str) -> bool:
+        """Whether a key's value is personal."""
+        return self.sensitivity(key) == "personal"
+
+    def without_personal(self, text: str, *states: Mapping[str, Any]) -> str:
+        """Returns a text as it may stand beside the record of what was done.
+
+        What `personal` keys of some states hold is blacked out, from 4 characters on, and what the
+        redaction finds.
+        """
+        values = (
+            value for state in states for key, value in state.items() if self.is_personal(key)
+        )
+        for personal in secret_texts(values):
+            text = text.replace(personal, PERSONAL)
+        return self.redaction.text(text, self.secrets(*states))
 
     def shaped(self, state: Mapping[str, Any]) -> dict[str, Any]:
         """Returns a stored state as a reader finds it: typed, with defaults.
