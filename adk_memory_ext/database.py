@@ -12,7 +12,7 @@ import importlib
 import os
 import shlex
 import sqlite3
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from pathlib import Path
@@ -53,7 +53,6 @@ _EXTRAS: Final[Mapping[str, str]] = {
 # ADK keeps microseconds on the dialect that is called mysql, but whole seconds on the same server
 # as mariadb: then every append after a load is refused as stale (google-adk 2.13.0).
 _DIALECT_ALIASES: Final[Mapping[str, str]] = {"postgres": "postgresql", "mariadb": "mysql"}
-_SQLITE_HEADER: Final = b"SQLite format 3\x00"
 _COUNTED: Final = ("sessions", "events")
 _LONGEST_TIMEOUT: Final = timedelta(milliseconds=2**31 - 1)  # what SQLite can count to
 
@@ -307,15 +306,23 @@ def create_file(path: Path) -> None:
         folders = (path.parent, *path.parent.parents)
         for folder in reversed([folder for folder in folders if not folder.exists()]):
             folder.mkdir(mode=0o700, exist_ok=True)
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+        # Not opened where it exists: closing it again would drop all locks that connections of this
+        # process hold on it, and with them the WAL (https://sqlite.org/howtocorrupt.html).
+        with suppress(FileExistsError):
+            path.resolve().touch(0o600, exist_ok=False)
+        _require_access(path, os.R_OK | os.W_OK)
         # SQLite writes its WAL beside the file that a link leads to.
-        if not os.access(path.resolve().parent, os.W_OK | os.X_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        _require_access(path.resolve().parent, os.W_OK | os.X_OK)
     except OSError as error:
         raise ConfigurationError(
             f"The database {str(path)!r} cannot be written ({error.strerror});"
             " choose a folder that this process may write to."
         ) from error
+
+
+def _require_access(path: Path, mode: int) -> None:
+    if not os.access(path, mode):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
 def refuse_foreign_file(path: Path) -> None:
@@ -333,19 +340,14 @@ def refuse_foreign_file(path: Path) -> None:
             raise ConfigurationError(
                 f"{str(path)!r} is not a file; name one, as in sqlite:///folder/file.db"
             )
-        with path.open("rb") as file:
-            header = file.read(len(_SQLITE_HEADER))
+        _require_access(path, os.R_OK)
+        if not path.stat().st_size:
+            return
     except OSError as error:
         raise ConfigurationError(
             f"The database {str(path)!r} cannot be read ({error.strerror});"
             " choose a file that this process may read."
         ) from error
-    if not header:
-        return
-    if header != _SQLITE_HEADER:
-        raise ConfigurationError(
-            f"{str(path)!r} is not a SQLite database; choose another file name."
-        )
     _refuse_foreign_tables(path)
 
 
@@ -375,6 +377,11 @@ def _column_types(path: Path) -> dict[str, dict[str, str]]:
                 columns.setdefault(name, {})[column] = declared
         except sqlite3.DatabaseError as error:
             if mode == "mode=ro" or not (wal or journal):
+                if error.sqlite_errorcode == sqlite3.SQLITE_NOTADB:
+                    raise ConfigurationError(
+                        f"{str(path)!r} is not a SQLite database; choose another file name."
+                        " If it was one, restore it from a backup."
+                    ) from error
                 raise ConfigurationError(
                     f"{str(path)!r} cannot be read as a SQLite database ({error}); restore it"
                     " from a backup or choose another file."

@@ -36,7 +36,7 @@ from adk_memory_ext.database import (
 from adk_memory_ext.errors import ConfigurationError, MemoryExtError, SchemaVersionError
 from adk_memory_ext.service import DurableSessionService
 from conversation import said, texts
-from rivals import in_processes, refusal_without_privileges, run_adk
+from rivals import get_or_create, in_processes, refusal_without_privileges, run_adk
 from servers import HANG_SECONDS, execute
 
 if TYPE_CHECKING:
@@ -511,7 +511,7 @@ NOT_OURS: Final[dict[str, tuple[Callable[[Path], None], type[MemoryExtError], st
     "text": (make_text, ConfigurationError, "is not a SQLite database; choose another"),
     "truncated": (make_truncated, ConfigurationError, "is not a SQLite database; choose another"),
     "short": (make_short, ConfigurationError, "choose another file"),
-    "garbage": (make_garbage, ConfigurationError, "restore it from a backup or choose another"),
+    "garbage": (make_garbage, ConfigurationError, "If it was one, restore it from a backup"),
 }
 
 
@@ -576,6 +576,23 @@ def test_the_command_against_v0_can_be_pasted_into_a_shell(tmp_path: Path) -> No
     ((exit_code, output),) = in_processes(1, run_adk, command[1:])
     assert exit_code == 0, output
     refuse_foreign_file(tmp_path / "it's 100% old?.db.new")
+
+
+async def test_looking_at_a_file_drops_no_lock_on_it(tmp_path: Path) -> None:
+    """What this process holds on the file stays held when it is looked at and opened again.
+
+    Otherwise the next process to leave would take the WAL of those who still use it with it.
+    """
+    url = f"sqlite:///{tmp_path}/sessions.db"
+    async with DurableSessionService.from_url(url) as sessions:
+        await sessions.create_session(**OWNER, session_id="session")
+        DurableSessionService.from_url(url)
+        await describe(url)
+        in_processes(1, get_or_create, url, 1)
+        assert (tmp_path / "sessions.db-wal").exists()
+        await sessions.create_session(**OWNER, session_id="later")
+    async with DurableSessionService.from_url(url) as sessions:
+        assert await sessions.get_session(**OWNER, session_id="later") is not None
 
 
 async def test_an_empty_file_becomes_a_database(tmp_path: Path) -> None:
