@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         checkpoint_after_tool,
         request_checkpoint,
     )
+    from adk_memory_ext.checkpoint_routes import checkpoint_router
     from adk_memory_ext.checkpoint_steps import CheckpointSteps
     from adk_memory_ext.errors import (
         BudgetExceededError,
@@ -126,6 +127,7 @@ __all__ = [
     "checkpoint_after_agent",
     "checkpoint_after_model",
     "checkpoint_after_tool",
+    "checkpoint_router",
     "idempotency_key",
     "live_events",
     "register",
@@ -176,6 +178,7 @@ _MODULES: Final = {
     "checkpoint_after_agent": "checkpoint_requests",
     "checkpoint_after_model": "checkpoint_requests",
     "checkpoint_after_tool": "checkpoint_requests",
+    "checkpoint_router": "checkpoint_routes",
     "idempotency_key": "recovery",
     "live_events": "interruptions",
     "request_checkpoint": "checkpoint_requests",
