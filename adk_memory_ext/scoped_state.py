@@ -48,11 +48,13 @@ class ScopedState:
     `user:` and `app:` keys can be changed, and no session is needed.
 
     Args:
-        service: The service that stores the sessions.
+        service: The service that stores the sessions, with what lies over it.
+        name: What its user calls it.
     """
 
-    def __init__(self, service: BaseSessionService) -> None:
+    def __init__(self, service: BaseSessionService, name: str) -> None:
         self._service = service
+        self._name = name
 
     async def update(
         self,
@@ -85,7 +87,7 @@ class ScopedState:
                 raise StateRejectedError(key, "is never stored")
         if not isinstance(self._service, ChangesState):
             raise CapabilityError(
-                f"{type(self._service).__name__} cannot change state atomically;"
+                f"{self._name} cannot change state atomically;"
                 " DurableSessionService.from_url(…) can."
             )
         if not delta:

@@ -123,7 +123,7 @@ class DurableSessionService(BaseSessionService):
                 self._lowest.initial_state if isinstance(self._lowest, KeepsInitialState) else None
             ),
         )
-        self.state: Final = ScopedState(wrapped)
+        self.state: Final = ScopedState(wrapped, type(self._lowest).__name__)
         """Changes state from outside a turn."""
         self.profiles: Final = Profiles(self, self._database, profile_limits)
         """Saves, recalls and forgets facts about users."""

@@ -11,7 +11,7 @@ from google.adk.sessions.database_session_service import DatabaseSessionService
 from google.adk.sessions.in_memory_session_service import InMemorySessionService
 from google.adk.sessions.sqlite_session_service import SqliteSessionService
 
-from adk_memory_ext import Extend, Increment, Maximum, Remove, Union
+from adk_memory_ext import Extend, Increment, Maximum, Remove, StatePolicy, Union
 from adk_memory_ext.errors import CapabilityError, InvalidIdError, StateRejectedError
 from adk_memory_ext.service import DurableSessionService
 from adk_memory_ext.sql_sessions import SqlSessionService
@@ -257,8 +257,11 @@ async def test_changes_at_once_lose_nothing(sessions: DurableSessionService) -> 
     assert len(read.events) == 16
 
 
+@pytest.mark.parametrize("policy", [None, StatePolicy()], ids=["plain", "policed"])
 @pytest.mark.parametrize("storage", ["sqlite", "memory", "database"])
-async def test_over_a_service_that_cannot_it_says_which(storage: str, tmp_path: Path) -> None:
+async def test_over_a_service_that_cannot_it_says_which(
+    storage: str, policy: StatePolicy | None, tmp_path: Path
+) -> None:
     """ADK's own services cannot change state atomically; the error names the service."""
     wrapped: Any
     match storage:
@@ -268,7 +271,7 @@ async def test_over_a_service_that_cannot_it_says_which(storage: str, tmp_path: 
             wrapped = SqliteSessionService(file_url(tmp_path))
         case _:
             wrapped = DatabaseSessionService(file_url(tmp_path))
-    sessions = DurableSessionService(wrapped)
+    sessions = DurableSessionService(wrapped, policy=policy)
     try:
         await sessions.create_session(**KEY, state={"user:n": 1})
         for change in (
