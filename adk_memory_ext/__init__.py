@@ -58,6 +58,7 @@ if TYPE_CHECKING:
         ProfileToolset,
     )
     from adk_memory_ext.recovery import Recovery, idempotency_key
+    from adk_memory_ext.refused_writes import RefusedWrites
     from adk_memory_ext.service import DurableSessionService
     from adk_memory_ext.service_uri import register
     from adk_memory_ext.state_changes import Extend, Increment, Maximum, Remove, Union
@@ -105,6 +106,7 @@ __all__ = [
     "Recovered",
     "Recovery",
     "Redaction",
+    "RefusedWrites",
     "Remove",
     "RestoreHookError",
     "Restored",
@@ -161,27 +163,28 @@ _MODULES: Final = {
     "ProfileToolset": "profile",
     "Provenance": "facts",
     "Recalled": "facts",
+    "Recovered": "interruptions",
+    "Recovery": "recovery",
     "Redaction": "policy",
+    "RefusedWrites": "refused_writes",
     "Remove": "state_changes",
+    "Restored": "checkpoint_records",
     "Saved": "facts",
     "StatePolicy": "policy",
     "StateRule": "policy",
     "Turns": "turns",
     "Union": "state_changes",
     "Window": "windows",
-    "register": "service_uri",
-    "reject": "turn_queue",
-    "scoped": "views",
-    "Recovered": "interruptions",
-    "Recovery": "recovery",
-    "Restored": "checkpoint_records",
     "checkpoint_after_agent": "checkpoint_requests",
     "checkpoint_after_model": "checkpoint_requests",
     "checkpoint_after_tool": "checkpoint_requests",
     "checkpoint_router": "checkpoint_routes",
     "idempotency_key": "recovery",
     "live_events": "interruptions",
+    "register": "service_uri",
+    "reject": "turn_queue",
     "request_checkpoint": "checkpoint_requests",
+    "scoped": "views",
     "supersede": "turn_queue",
     "wait": "turn_queue",
 }

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
+from google.adk.plugins.base_plugin import BasePlugin
 
 import adk_memory_ext
 from adk_memory_ext.cli import main
+from adk_memory_ext.plugin import PARTS
 from adk_memory_ext.service_uri import SCHEMES
 
 if TYPE_CHECKING:
@@ -147,6 +149,15 @@ def test_examples_compile_and_import_what_exists(document: Path) -> None:
         if alias.name not in adk_memory_ext.__all__
     ]
     assert unknown == []
+
+
+def test_the_parts_of_the_plugin_are_those_of_its_page() -> None:
+    """In their order, and each is a public plugin that can be used alone."""
+    page = (ROOT / "docs/reference/service-and-plugin.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \|.*\| `(\w+)\(.*\)` \|$", page, re.MULTILINE)
+    assert tuple(part for part, _ in rows) == PARTS
+    for _, plugin in rows:
+        assert issubclass(getattr(adk_memory_ext, plugin), BasePlugin)
 
 
 def test_the_readme_shows_the_package_in_use() -> None:
