@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from adk_memory_ext.event_copies import Copier, copier_of, without_collection
 from adk_memory_ext.stored_events import decode_event
+from adk_memory_ext.untouched_events import untouched
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,11 +36,12 @@ class _Cached:
     """An event that nobody but the cache holds."""
 
     event: Event
-    copier: Copier | None
+    copier: Copier
     size: int
 
     def copy(self) -> Event:
-        copied: Event = self.event if self.copier is None else self.copier(self.event)
+        """Returns an event that shares nothing with any other."""
+        copied: Event = self.copier(self.event)
         return copied
 
 
@@ -113,7 +115,7 @@ class EventCache:
                 last = rows[-1][0] if rows else known
                 entry.whole_up_to = max(entry.whole_up_to, last)
             self._keep(session, entry)
-            return [cached.copy() for cached in (*before, *found)]
+            return untouched([*before, *found])
 
     def forget(self, session: SessionId) -> None:
         """Keeps nothing of a session."""
@@ -150,8 +152,9 @@ def _cached(entry: CachedSession, session: SessionId, sequence: int, text: str) 
         try:
             copier = copier_of(event)
         except RecursionError:  # plain ADK stores what is nested more deeply than we do
-            copier = partial(_decoded_again, session=session, text=text)
-        cached = _Cached(event, copier, size)
+            copier = None
+        again = partial(_decoded_again, session=session, text=text)
+        cached = _Cached(event, copier or again, size)
         entry.events[sequence] = cached
         entry.size += size
     return cached

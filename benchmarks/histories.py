@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+import resource
 import statistics
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,6 +17,7 @@ from google.adk.sessions.database_session_service import DatabaseSessionService
 from google.adk.sessions.schemas.v1 import StorageEvent, StorageSession
 from sqlalchemy import update
 
+from adk_memory_ext import DurableSessionService
 from benchmarks.adk_stores import APP, AdkConversation, open_adk, open_ours
 from benchmarks.appends import time_appends
 from benchmarks.contenders import ADK, OURS
@@ -37,6 +41,8 @@ _APPENDS_A_TURN: Final = 10
 _SHORT: Final = 100
 """Sessions up to this length would grow visibly while they are measured; each round has its own."""
 _MILLISECONDS: Final = 1_000
+_FIRST: Final = "first"
+_STATM: Final = Path("/proc/self/statm")
 
 
 async def seed_history(service: BaseSessionService, name: str, length: int) -> None:
@@ -68,6 +74,8 @@ class _Histories:
     """Sessions of every length, in one database of each contender."""
 
     services: dict[str, BaseSessionService]
+    forgetful: BaseSessionService
+    """Ours over the same database, without a cache."""
     effort: Effort
     measured: Measured
 
@@ -81,11 +89,34 @@ class _Histories:
                         await seed_history(service, f"history-{length}-{number}", length)
 
     async def load(self) -> None:
-        """Measures `load_ms/<length>`: `get_session` with all events."""
+        """Measures `get_session` with all events, each session loaded before by each contender.
+
+        `load_ms/<length>` is the call alone, `read_ms/<length>` the call and a look at the text of
+        every event, and `first_load_ms/<length>` what ours takes where it has loaded nothing.
+        """
         for length, rounds in self.effort.loads:
-            for _number, name in in_turns(list(self.services), rounds):
-                value = await _time_load(self.services[name], f"history-{length}", None)
-                self.measured.add(f"load_ms/{length}", name, value)
+            name = f"history-{length}"
+            for service in self.services.values():
+                await _time_load(service, name, None)
+            for _number, contender in in_turns([*self.services, _FIRST], rounds):
+                if contender == _FIRST:
+                    value = await _time_load(self.forgetful, name, None)
+                    self.measured.add(f"first_load_ms/{length}", OURS.name, value)
+                    continue
+                for quantity, read in (("load_ms", False), ("read_ms", True)):
+                    value = await _time_load(self.services[contender], name, None, read=read)
+                    self.measured.add(f"{quantity}/{length}", contender, value)
+
+    async def grow(self) -> None:
+        """Measures `growth_kib`: by how much a load of all events leaves the process larger."""
+        length, rounds = self.effort.loads[-1]
+        for name, service in self.services.items():
+            before = 0.0
+            for number in range(2 * rounds):
+                if number == rounds:  # by now everything that is kept has been
+                    before = _resident_kib()
+                await _time_load(service, f"history-{length}", None, read=True)
+            self.measured.add("growth_kib", name, (_resident_kib() - before) / rounds)
 
     async def load_tail(self) -> None:
         """Measures `tail_ms/<length>`: `get_session` with the last 20 events."""
@@ -127,15 +158,29 @@ async def _talk(service: BaseSessionService, name: str, length: int) -> _Talk:
 
 
 async def _time_load(
-    service: BaseSessionService, name: str, config: GetSessionConfig | None
+    service: BaseSessionService, name: str, config: GetSessionConfig | None, *, read: bool = False
 ) -> float:
-    """Returns the milliseconds that one `get_session` takes, the collector left as it is."""
+    """Returns the milliseconds that one `get_session` takes, the collector left as it is.
+
+    With `read`, a look at the text of every event is part of it.
+    """
     start = perf_counter()
     session = await _load(service, name, config)
+    if read and not all(event.content and event.content.parts for event in session.events):
+        raise AssertionError(f"{name} came back without its texts")
     elapsed = perf_counter() - start
     if not session.events:
         raise AssertionError(f"{name} came back empty")
     return elapsed * _MILLISECONDS
+
+
+def _resident_kib() -> float:
+    """Returns how much memory the process has, garbage collected; 0 where there is no /proc."""
+    gc.collect()
+    if not _STATM.exists():
+        return 0
+    pages = int(_STATM.read_text(encoding="ascii").split()[1])
+    return pages * resource.getpagesize() / 1024
 
 
 async def _load(service: BaseSessionService, name: str, config: Any) -> Session:
@@ -162,8 +207,14 @@ async def measure_histories(
         adk = await stack.enter_async_context(open_adk(url(ADK.name)))
         ours = await stack.enter_async_context(open_ours(url(OURS.name)))
         services = {ADK.name: adk.service, OURS.name: ours.service}
-        histories = _Histories(services, effort, measured)
-        phases = (histories.seed, histories.load, histories.load_tail, histories.append)
+        forgetful = await stack.enter_async_context(
+            DurableSessionService.from_url(url(OURS.name), cache_bytes=0)
+        )
+        histories = _Histories(services, forgetful, effort, measured)
+        phases = (
+            *(histories.seed, histories.load, histories.grow),
+            *(histories.load_tail, histories.append),
+        )
         for number, phase in enumerate(phases, 1):
             await phase()
             step(number / len(phases))

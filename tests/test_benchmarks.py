@@ -153,9 +153,9 @@ def test_the_report_names_every_store_and_its_commit(results: Results) -> None:
 
 
 def test_the_report_has_every_length_of_history(results: Results) -> None:
-    """Append, tail and whole load stand there for each number of events."""
+    """Append, tail, whole load and reading stand there for each number of events."""
     table = table_below(report(results, ""), "By length of the history, SQLite")
-    assert [int(cells[0]) for cells in table] == [n for n in TINY.lengths for _ in range(3)]
+    assert [int(cells[0]) for cells in table] == [n for n in TINY.lengths for _ in range(4)]
 
 
 def test_a_short_run_says_that_it_is_short(results: Results) -> None:

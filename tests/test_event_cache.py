@@ -61,6 +61,23 @@ def share_nothing(first: object, second: object) -> bool:
     return bool(ones) and not {id(part) for part in ones} & {id(part) for part in others}
 
 
+def everything(value: Any) -> Event:
+    """Returns an event that holds `value` wherever it can, and parts of every kind."""
+    return Event(
+        author="agent",
+        content=types.Content(
+            role="model",
+            parts=[
+                types.Part.from_function_call(name="tool", args={"value": value}),
+                types.Part.from_bytes(data=b"picture", mime_type="image/png"),
+            ],
+        ),
+        long_running_tool_ids={"one", "two"},
+        custom_metadata={"value": value},
+        actions=EventActions(state_delta={"value": value}, artifact_delta={"file": 1}),
+    )
+
+
 def cache_of(sessions: DurableSessionService) -> EventCache:
     """Returns the cache of our own service."""
     assert isinstance(sessions.wrapped, SqlSessionService)
@@ -90,19 +107,7 @@ async def filled(sessions: DurableSessionService, events: int = 6) -> Session:
 @given(JSON)
 def test_a_copy_is_equal_and_shares_nothing(value: Any) -> None:
     """Whatever an event holds, its copy is equal, and no part that can change is in both."""
-    event = Event(
-        author="agent",
-        content=types.Content(
-            role="model",
-            parts=[
-                types.Part.from_function_call(name="tool", args={"value": value}),
-                types.Part.from_bytes(data=b"picture", mime_type="image/png"),
-            ],
-        ),
-        long_running_tool_ids={"one", "two"},
-        custom_metadata={"value": value},
-        actions=EventActions(state_delta={"value": value}, artifact_delta={"file": 1}),
-    )
+    event = everything(value)
     event = Event.model_validate_json(event.model_dump_json())
     copier = copier_of(event)
     assert copier is not None
@@ -158,6 +163,34 @@ async def test_what_a_caller_changes_nobody_else_sees(sessions: DurableSessionSe
         event.content.parts.append(types.Part(text="spoiled"))
     spoiled.events.clear()
     assert (await loaded(sessions)).model_dump_json() == before
+
+
+async def test_every_part_that_a_caller_spoils_is_whole_again(
+    sessions: DurableSessionService,
+) -> None:
+    """Whatever is changed inside loaded events, at any depth, the next load does not have it."""
+    session = await filled(sessions)
+    await sessions.append_event(session, everything({"deep": [{"er": [1]}]}))
+    await loaded(sessions)  # from here on the events are cached
+    before = await loaded(sessions)
+    told = before.model_dump_json()
+    spoiled = await loaded(sessions)
+    parts = [part for event in spoiled.events for part in mutable_parts(event)]
+    assert {dict, list, set, Event, types.Content, types.Part, EventActions} <= set(
+        map(type, parts)
+    )
+    for part in parts:
+        if isinstance(part, dict):
+            part.clear()
+        elif isinstance(part, list):
+            part.append("spoiled")
+        elif isinstance(part, set):
+            part.add("spoiled")
+        else:
+            assert isinstance(part, BaseModel)
+            part.__dict__.clear()
+    assert before.model_dump_json() == told
+    assert (await loaded(sessions)).model_dump_json() == told
 
 
 async def test_what_others_append_is_there_at_once(backend: Backend, place: Place) -> None:
