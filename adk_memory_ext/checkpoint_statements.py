@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sqlalchemy import and_, delete, insert, select, update
+from sqlalchemy import and_, delete, func, insert, select, update
 
 from adk_memory_ext.exact_match import IsExactly
 from adk_memory_ext.parameters import given
@@ -89,11 +89,13 @@ def _reading(dialect: str) -> dict[str, ClauseElement]:
         "checkpoint_manifests": select(_POINTS.c.number, _POINTS.c.is_snapshot, _POINTS.c.manifest)
         .where(of_line, _POINTS.c.number <= given("number"), _POINTS.c.number > given("from"))
         .order_by(_POINTS.c.number),
-        "checkpoint_marks": select(
-            _POINTS.c.sequence, _POINTS.c.digest, _POINTS.c.marks, _POINTS.c.specials
-        )
-        .where(of_line)
+        "checkpoint_marks": select(_POINTS.c.sequence, _POINTS.c.digest, _POINTS.c.marks)
+        .where(of_line, _POINTS.c.sequence <= given("sequence"))
         .order_by(_POINTS.c.number),
+        "checkpoint_specials": select(_POINTS.c.specials).where(
+            of_line, _POINTS.c.specials.is_not(None)
+        ),
+        "checkpoint_covered": select(func.max(_POINTS.c.sequence)).where(of_line),
         "checkpoint_details": select(_POINTS.c.details).where(
             of_line, _POINTS.c.number == given("number")
         ),

@@ -24,7 +24,7 @@ from adk_memory_ext.rewinds import is_same
 from adk_memory_ext.turn_queue import Turn, TurnQueue, wait
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Container, Mapping, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterable, Mapping
 
     from google.adk.events.event import Event
     from google.adk.sessions.session import Session
@@ -126,8 +126,13 @@ class Checkpoints:
 
         Those of sessions that are gone are among them.
         """
-        found = await self._listed(app_name, user_id, session_id, step)
-        return [stored.checkpoint for stored in found]
+        identity, whole_user = _owner(app_name, user_id, session_id)
+
+        def work(tx: Transaction) -> list[Checkpoint]:
+            found = sql_checkpoints.listed(tx, identity, whole_user=whole_user, step=step)
+            return [stored.checkpoint for stored in found]
+
+        return await self._store.read(work)
 
     async def latest(
         self,
@@ -148,10 +153,15 @@ class Checkpoints:
             consistent: Pass over those whose log is not as it was when they were made. One whose
                 session is gone counts as good: it restores state alone.
         """
-        found = await self._listed(app_name, user_id, session_id, step)
-        if not consistent:
-            return found[0].checkpoint if found else None
-        return await self._store.write(lambda tx: _newest_good(tx, found))
+        identity, whole_user = _owner(app_name, user_id, session_id)
+
+        def work(tx: Transaction) -> Checkpoint | None:
+            found = sql_checkpoints.listed(tx, identity, whole_user=whole_user, step=step)
+            newest = _newest_good(tx, found) if consistent else next(found, None)
+            return None if newest is None else newest.checkpoint
+
+        # What is verified may have to be taken in first, after plain ADK.
+        return await (self._store.write(work) if consistent else self._store.read(work))
 
     async def get(
         self, checkpoint_id: str, *, app_name: str | None = None, user_id: str | None = None
@@ -397,15 +407,6 @@ class Checkpoints:
             )
         return self._database
 
-    async def _listed(
-        self, app_name: str, user_id: str, session_id: str | None, step: str | None
-    ) -> Sequence[StoredCheckpoint]:
-        identity, whole_user = _owner(app_name, user_id, session_id)
-        found = await self._store.read(
-            lambda tx: sql_checkpoints.listed(tx, identity, whole_user=whole_user)
-        )
-        return [stored for stored in found if step is None or stored.checkpoint.step == step]
-
     @asynccontextmanager
     async def _turn(self, session: SessionId) -> AsyncIterator[None]:
         turn = Turn(session, f"restore-{uuid.uuid4()}")
@@ -437,7 +438,7 @@ def _found(
     return stored
 
 
-def _newest_good(tx: Transaction, found: Sequence[StoredCheckpoint]) -> Checkpoint | None:
+def _newest_good(tx: Transaction, found: Iterable[StoredCheckpoint]) -> StoredCheckpoint | None:
     faults: dict[int, int | None] = {}
     for stored in found:
         if stored.line_key not in faults:
@@ -445,7 +446,7 @@ def _newest_good(tx: Transaction, found: Sequence[StoredCheckpoint]) -> Checkpoi
             faults[stored.line_key] = None if fault is None else fault.sequence
         first_bad = faults[stored.line_key]
         if first_bad is None or stored.checkpoint.sequence < first_bad:
-            return stored.checkpoint
+            return stored
     return None
 
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from google.adk.events.event import Event
 from google.genai import types
 
-from adk_memory_ext.rewind_marks import Logged, live_positions
+from adk_memory_ext.rewind_marks import Outline, Special, live_positions
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Sequence
+    from collections.abc import Container, Mapping, Sequence
 
     from adk_memory_ext.checkpoint_records import Restored
 
@@ -77,7 +77,10 @@ class Recovered:
 
 def live_events(events: Sequence[Event]) -> list[Event]:
     """Returns the events that survive rewinds and restores, in order."""
-    return [events[position] for position in live_positions([_logged(event) for event in events])]
+    log = Outline()
+    for event in events:
+        log.add(event.id, event.invocation_id, _special(event))
+    return [events[position] for position in live_positions(log)]
 
 
 def find_interruption(events: Sequence[Event], answered: Container[str] = ()) -> Interruption:
@@ -154,27 +157,24 @@ def _of(invocation_id: str, live: Sequence[Event]) -> list[Event]:
     return [event for event in live if event.invocation_id == invocation_id]
 
 
-def _logged(event: Event) -> Logged:
-    metadata: dict[str, Any] = event.custom_metadata or {}
+def _special(event: Event) -> Special | None:
+    return _special_of(event.actions.rewind_before_invocation_id, event.custom_metadata or {})
+
+
+def special_in(text: str | None) -> Special | None:
+    """Returns what a stored event says of rewinds, copies and restores; None if nothing."""
+    if not text or not any(mark in text for mark in _MARKS):
+        return None
+    data = json.loads(text)
+    rewinds_before = (data.get("actions") or {}).get("rewind_before_invocation_id")
+    return _special_of(rewinds_before, data.get("custom_metadata") or {})
+
+
+def _special_of(rewinds_before: Any, metadata: Mapping[str, Any]) -> Special | None:
     copy_of = metadata.get(COPY_OF)
-    return Logged(
-        event.id,
-        event.invocation_id,
-        event.actions.rewind_before_invocation_id,
+    special = Special(
+        rewinds_before if isinstance(rewinds_before, str) else None,
         copy_of if isinstance(copy_of, str) else None,
         RESTORED in metadata,
     )
-
-
-def special_in(text: str) -> tuple[str | None, str | None, bool] | None:
-    """Returns what a stored event says of rewinds, copies and restores; None if nothing.
-
-    The three are `rewinds_before`, `copy_of` and `is_note` of `Logged`.
-    """
-    if not any(mark in text for mark in _MARKS):
-        return None
-    data = json.loads(text)
-    metadata = data.get("custom_metadata") or {}
-    rewinds = (data.get("actions") or {}).get("rewind_before_invocation_id")
-    special = rewinds, metadata.get(COPY_OF), RESTORED in metadata
     return special if any(special) else None

@@ -8,54 +8,22 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
-from hashlib import blake2b
-from typing import TYPE_CHECKING, Final
+from hashlib import sha256
+from itertools import islice
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-_SIZE: Final = 16
+_SALT_BYTES: Final = 16
+_LENGTH: Final = 32
+"""Hexadecimal digits of a digest: half of a SHA-256, which processors compute themselves. That the
+other half is unknown keeps a digest from being continued without the salt."""
 MARK: Final = 4
 """Characters of an event's mark: the beginning of its digest, enough to name a changed event."""
 
 
-def new_salt() -> str:
-    """Returns a random salt."""
-    return secrets.token_hex(_SIZE)
-
-
-def value_digest(salt: str, text: str) -> str:
-    """Returns the digest that stands for a value's text."""
-    return blake2b(text.encode(), digest_size=_SIZE, key=bytes.fromhex(salt)).hexdigest()
-
-
-def beginning(salt: str) -> str:
-    """Returns the digest of an empty log."""
-    return value_digest(salt, "")
-
-
-def next_digest(salt: str, digest: str, log: Iterable[tuple[str, str]]) -> str:
-    """Returns the digest of a log with more events: ids and stored texts, in order."""
-    hashed = blake2b(bytes.fromhex(digest), digest_size=_SIZE, key=bytes.fromhex(salt))
-    hashed.update(_joined(log))
-    return hashed.hexdigest()
-
-
-def marks_of(salt: str, log: Iterable[tuple[str, str]]) -> str:
-    """Returns the marks of events."""
-    return "".join(value_digest(salt, _framed(*event))[:MARK] for event in log)
-
-
-def _framed(event_id: str, text: str) -> str:
-    return f"{len(event_id)}:{event_id}{len(text)}:{text}"
-
-
-def _joined(log: Iterable[tuple[str, str]]) -> bytes:
-    return "".join([_framed(event_id, text) for event_id, text in log]).encode()
-
-
-@dataclass(frozen=True, slots=True)
-class Stretch:
+class Stretch(NamedTuple):
     """What a checkpoint knows of the log since the checkpoint before it."""
 
     sequence: int
@@ -64,6 +32,32 @@ class Stretch:
     """Of the log up to there."""
     marks: str
     """Of its events, in order."""
+
+
+def new_salt() -> str:
+    """Returns a random salt."""
+    return secrets.token_hex(_SALT_BYTES)
+
+
+def value_digest(salt: str, text: str) -> str:
+    """Returns the digest that stands for a value's text."""
+    return sha256(bytes.fromhex(salt) + text.encode()).hexdigest()[:_LENGTH]
+
+
+def beginning(salt: str) -> str:
+    """Returns the digest of an empty log."""
+    return value_digest(salt, "")
+
+
+def next_digest(salt: str, digest: str, log: Iterable[tuple[int, str, str]]) -> str:
+    """Returns the digest of a log with more events: sequences, ids and stored texts, in order."""
+    texts = "".join([f"{len(id_)}:{id_}{len(text)}:{text}" for _sequence, id_, text in log])
+    return sha256(bytes.fromhex(salt + digest) + texts.encode()).hexdigest()[:_LENGTH]
+
+
+def marks_of(salt: str, log: Iterable[tuple[int, str, str]]) -> str:
+    """Returns the marks of events."""
+    return "".join([next_digest(salt, "", [event])[:MARK] for event in log])
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,25 +70,26 @@ class Fault:
 
 
 def first_fault(
-    salt: str, stretches: Sequence[Stretch], log: Sequence[tuple[int, str, str]]
+    salt: str, stretches: Iterable[Stretch], log: Iterator[tuple[int, str, str]]
 ) -> Fault | None:
     """Returns the first fault of a log; None if it is the one that the checkpoints were made of.
 
     Args:
         salt: The salt.
-        stretches: Of all checkpoints, in their order.
-        log: Sequence, id and stored text of each event, in order.
+        stretches: Of the checkpoints, in their order, without a gap.
+        log: Sequence, id and stored text of each event, by rising sequence; is read as far as the
+            first fault or the last stretch goes.
     """
     digest, begin = beginning(salt), 0
     for stretch in stretches:
-        if stretch.sequence > begin:
-            events = log[begin : stretch.sequence]
-            digest = next_digest(salt, digest, [(event_id, text) for _, event_id, text in events])
-            sequences = [sequence for sequence, _, _ in events]
-            whole = sequences == [*range(begin + 1, stretch.sequence + 1)]
-            if not whole or digest != stretch.digest:
+        end, expected, _marks = stretch
+        if end > begin:
+            events = list(islice(log, end - begin))
+            digest = next_digest(salt, digest, events)
+            # Rising sequences of this number that end there are all of them.
+            if len(events) < end - begin or events[-1][0] != end or digest != expected:
                 return _fault_in(salt, stretch, begin, events)
-            begin = stretch.sequence
+            begin = end
     return None
 
 
@@ -102,11 +97,12 @@ def _fault_in(
     salt: str, stretch: Stretch, begin: int, events: Sequence[tuple[int, str, str]]
 ) -> Fault:
     """Returns the first event of a stretch that is not as its mark says."""
-    for index, (sequence, event_id, text) in enumerate(events):
+    for index, event in enumerate(events):
+        sequence, event_id, _text = event
         if sequence != begin + index + 1:
             return Fault(begin + index + 1, None)
         place = index * MARK
-        if marks_of(salt, [(event_id, text)]) != stretch.marks[place : place + MARK]:
+        if marks_of(salt, [event]) != stretch.marks[place : place + MARK]:
             return Fault(sequence, event_id)
     if len(events) < stretch.sequence - begin:
         return Fault(begin + len(events) + 1, None)

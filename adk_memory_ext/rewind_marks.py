@@ -8,29 +8,45 @@ ADK's marks, plain ADK too, then sees exactly the events up to the checkpoint.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-class Logged(NamedTuple):
-    """What a log says of one event."""
+class Special(NamedTuple):
+    """What a log says of an event that is a mark, a copy or a note."""
 
-    id: str
-    invocation_id: str
     rewinds_before: str | None = None
     """The invocation from which on the events before this one are hidden; None if it is no mark."""
     copy_of: str | None = None
     """The event that this one repeats."""
     is_note: bool = False
-    """Whether it is the note of a restore that hides nothing."""
+    """Whether it is the note of a restore; without a mark it hides nothing."""
 
-    @property
-    def origin(self) -> str:
-        """The id of the event that was appended first."""
-        return self.copy_of or self.id
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """A log without what was said: lists side by side, because there may be very many events."""
+
+    ids: list[str] = field(default_factory=list)
+    invocations: list[str] = field(default_factory=list)
+    """The invocation of each event."""
+    specials: dict[int, Special] = field(default_factory=dict)
+    """By position."""
+
+    def add(self, event_id: str, invocation_id: str, special: Special | None) -> None:
+        """Adds the next event."""
+        if special is not None:
+            self.specials[len(self.ids)] = special
+        self.ids.append(event_id)
+        self.invocations.append(invocation_id)
+
+    def begins(self) -> dict[str, int]:
+        """Returns the position of the first event of each invocation."""
+        positions = range(len(self.invocations) - 1, -1, -1)
+        return dict(zip(reversed(self.invocations), positions, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,57 +70,119 @@ class UnhideableError(Exception):
     """Events without an invocation id cannot be hidden by a mark."""
 
 
-def live_positions(events: Sequence[Logged]) -> list[int]:
-    """Returns the positions of the events that survive all marks, in order, as ADK sees them."""
-    if not any(event.rewinds_before or event.is_note for event in events):
-        return [*range(len(events))]
-    first: dict[str, int] = {}
-    for position, event in enumerate(events):
-        first.setdefault(event.invocation_id, position)
-    kept: list[int] = []
-    position = len(events) - 1
-    while position >= 0:
-        event = events[position]
-        if event.rewinds_before:
-            begin = first.get(event.rewinds_before)
-            if begin is not None and begin < position:
-                position = begin
-        elif not event.is_note:
-            kept.append(position)
-        position -= 1
-    kept.reverse()
-    return kept
+def live_positions(log: Outline, end: int | None = None) -> list[int]:
+    """Returns the positions of the events that survive all marks, in order, as ADK sees them.
+
+    Args:
+        log: The log.
+        end: Only the first so many events; None for all.
+    """
+    end = len(log.ids) if end is None else end
+    begins = log.begins() if log.specials else {}
+    runs: list[range] = []
+    for position in sorted(log.specials, reverse=True):
+        mark = log.specials[position]
+        if position < end and (mark.rewinds_before or mark.is_note):
+            runs.append(range(position + 1, end))
+            begin = begins.get(mark.rewinds_before or "", position)
+            end = min(begin, position) if mark.rewinds_before else position
+    runs.append(range(end))
+    return [position for run in reversed(runs) for position in run]
 
 
-def plan_restore(events: Sequence[Logged], covered: int) -> Plan:
+def plan_restore(log: Outline, covered: int) -> Plan:
     """Returns what makes exactly those events live that were so after the first `covered` ones.
 
     Raises:
         UnhideableError: When no mark can do it.
     """
-    target = live_positions(events[:covered])
-    wanted = [events[position].origin for position in target]
-    live = live_positions(events)
-    common = _common([events[position].origin for position in live], wanted)
-    hidden = len(live) - common
+    tree = _Histories.of(log)
+    wanted = tree.path(tree.after[covered])
+    depths = {node: depth for depth, node in enumerate(wanted)}
+    live = tree.path(tree.after[-1])
+    common = next(depths[node] for node in reversed(live) if node in depths)
+    hidden = len(live) - 1 - common
     if not hidden:
-        return Plan(None, tuple(target[common:]), 0)
-    begins: dict[str, int] = {}
-    for position, event in enumerate(events):
-        begins.setdefault(event.invocation_id, position)
-    for invocation, begin in sorted(begins.items(), key=lambda item: -item[1]):
-        if not invocation or begin > live[common]:
-            continue
-        before = [events[position].origin for position in live_positions(events[:begin])]
-        if before == wanted[: len(before)]:
-            return Plan(invocation, tuple(target[len(before) :]), hidden)
-    raise UnhideableError
+        return Plan(None, tree.positions(wanted[common + 1 :]), 0)
+    # A mark leaves what was live before the first event of its invocation.
+    begins = tree.begins
+    left = {
+        invocation: depths[tree.after[begin]]
+        for invocation, begin in begins.items()
+        if invocation and tree.after[begin] in depths
+    }
+    if not left:
+        raise UnhideableError
+    mark = max(left, key=lambda invocation: (left[invocation], begins[invocation]))
+    return Plan(mark, tree.positions(wanted[left[mark] + 1 :]), hidden)
 
 
-def _common(one: Sequence[str], other: Sequence[str]) -> int:
-    length = 0
-    for mine, theirs in zip(one, other, strict=False):
-        if mine != theirs:
-            break
-        length += 1
-    return length
+@dataclass(slots=True)
+class _Histories:
+    """What was live after each event, as a tree whose paths are histories; its root is empty.
+
+    The same events in the same order are one path, also where copies stand for some of them.
+    """
+
+    begins: dict[str, int]
+    """The position of the first event of each invocation."""
+    parents: list[int] = field(default_factory=lambda: [0])
+    """Of each node; the root is its own."""
+    places: list[int] = field(default_factory=lambda: [-1])
+    """The position in the log of each node's event."""
+    after: list[int] = field(default_factory=lambda: [0])
+    """The node that the first so many events of the log lead to."""
+    trunk: int = 0
+    """Up to this one, each node's parent is the node before it."""
+
+    @classmethod
+    def of(cls, log: Outline) -> Self:
+        """Returns the histories of a log."""
+        tree = cls(log.begins())
+        originals: dict[str, int] = {}
+        if any(special.copy_of for special in log.specials.values()):
+            originals = {event_id: position for position, event_id in enumerate(log.ids)}
+        begin = tree.trunk = min(log.specials, default=len(log.ids))
+        tree.grow(range(begin))
+        for position, special in sorted(log.specials.items()):
+            tree.grow(range(begin, position))
+            begin = position + 1
+            if special.rewinds_before:
+                target = tree.begins.get(special.rewinds_before, position)
+                tree.after.append(tree.after[min(target, position)])
+            elif special.is_note:
+                tree.after.append(tree.after[-1])
+            else:
+                tree.repeat(originals.get(special.copy_of or "", position), position)
+        tree.grow(range(begin, len(log.ids)))
+        return tree
+
+    def grow(self, positions: range) -> None:
+        """Adds events, each behind the one before."""
+        first = len(self.parents)
+        nodes = range(first, first + len(positions))
+        if nodes:
+            self.parents.append(self.after[-1])
+            self.parents.extend(nodes[:-1])
+        self.places.extend(positions)
+        self.after.extend(nodes)
+
+    def repeat(self, original: int, position: int) -> None:
+        """Adds a copy of an event: on its own path, if it stands where the event stood."""
+        node = self.after[original + 1] if original < position else 0
+        if node and self.parents[node] == self.after[-1]:
+            self.after.append(node)
+        else:
+            self.grow(range(position, position + 1))
+
+    def path(self, node: int) -> list[int]:
+        """Returns the nodes from the root to this one."""
+        branch: list[int] = []
+        while node > self.trunk:
+            branch.append(node)
+            node = self.parents[node]
+        return [*range(node + 1), *reversed(branch)]
+
+    def positions(self, nodes: Sequence[int]) -> tuple[int, ...]:
+        """Returns where the events of some nodes stand in the log."""
+        return tuple(self.places[node] for node in nodes)

@@ -29,6 +29,7 @@ from adk_memory_ext.log_digests import (
     next_digest,
     value_digest,
 )
+from adk_memory_ext.rewind_marks import Special
 from adk_memory_ext.sql_store import (
     decode_state,
     locked_head,
@@ -38,7 +39,7 @@ from adk_memory_ext.sql_store import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from adk_memory_ext.checkpoint_records import CheckpointPolicy, CheckpointRetention
     from adk_memory_ext.records import SessionId
@@ -197,10 +198,10 @@ def _read_stretch(
     """Returns what is new in the log: digest, artifacts, id and invocation of its end, specials."""
     unseen = {**session.parameters(), "session_key": session_key, "after_sequence": line.covered}
     rows = tx.rows("new_events", unseen)
-    log = [(event_id, text or "") for _sequence, event_id, _invocation_id, text in rows]
+    log = [(sequence, event_id, text or "") for sequence, event_id, _invocation_id, text in rows]
     digest = next_digest(line.salt, line.digest, log) if log else line.digest
     artifacts, last = dict(line.artifacts), None
-    for _event_id, text in log:
+    for _sequence, _event_id, text in log:
         if _ARTIFACTS.search(text):
             artifacts.update(json.loads(text)["actions"]["artifact_delta"])
     if rows:
@@ -212,7 +213,7 @@ def _read_stretch(
             details = decode_state(newest[0][0])
             last = (details["event"], details["invocation"]) if details["event"] else None
     sequence = rows[-1][0] if rows else line.covered
-    special = [(row[0], special_in(row[3] or "")) for row in rows]
+    special = [(row[0], special_in(row[3])) for row in rows]
     specials = [[number, *what] for number, what in special if what is not None]
     return Stretch(sequence, digest, marks_of(line.salt, log)), artifacts, last, specials
 
@@ -282,6 +283,9 @@ def _delta(before: Mapping[str, Entry], after: Mapping[str, Entry]) -> dict[str,
 
 # --- Reading
 
+_STEP: Final = 4
+"""Where the step stands in a row of the statements `checkpoint…`."""
+
 
 def read_row(row: Row) -> StoredCheckpoint:
     """Returns the checkpoint of a row of the statements `checkpoint…`."""
@@ -316,36 +320,44 @@ def find(tx: Transaction, checkpoint_id: str) -> StoredCheckpoint | None:
     return read_row(rows[0]) if rows else None
 
 
-def listed(tx: Transaction, session: SessionId, *, whole_user: bool) -> list[StoredCheckpoint]:
-    """Returns the checkpoints of a session, or of all sessions of its user, newest first."""
+def listed(
+    tx: Transaction, session: SessionId, *, whole_user: bool, step: str | None = None
+) -> Iterator[StoredCheckpoint]:
+    """Yields the checkpoints of a session, or of all sessions of its user, newest first.
+
+    Args:
+        tx: The transaction.
+        session: The session.
+        whole_user: Whether those of all sessions are meant.
+        step: Only those of this step; None for all.
+    """
     name = "checkpoints_of_user" if whole_user else "checkpoints_of_session"
-    return [read_row(row) for row in tx.rows(name, session.parameters())]
+    rows = tx.stream(name, session.parameters())
+    return (read_row(row) for row in rows if step is None or row[_STEP] == step)
 
 
-def stretches(tx: Transaction, line_key: int) -> list[Stretch]:
-    """Returns what the checkpoints of a line know of the log, in order, pruned ones too."""
-    found: list[Stretch] = []
-    for sequence, digest, text, _specials in tx.rows("checkpoint_marks", {"line_key": line_key}):
-        *pruned, marks = text.split(";")
-        for tombstone in pruned:
-            pruned_sequence, pruned_digest, pruned_marks = tombstone.split(",")
-            found.append(Stretch(int(pruned_sequence), pruned_digest, pruned_marks))
-        found.append(Stretch(sequence, digest, marks))
-    return found
+def stretches(tx: Transaction, line_key: int, up_to: int) -> Iterator[Stretch]:
+    """Yields what the checkpoints of a line up to a sequence know of the log, pruned ones too."""
+    at = {"line_key": line_key, "sequence": up_to}
+    for sequence, digest, text in tx.stream("checkpoint_marks", at):
+        marks = text
+        if ";" in text:
+            *pruned, marks = text.split(";")
+            for tombstone in pruned:
+                pruned_sequence, pruned_digest, pruned_marks = tombstone.split(",")
+                yield Stretch(int(pruned_sequence), pruned_digest, pruned_marks)
+        yield Stretch(sequence, digest, marks)
 
 
-def specials(
-    tx: Transaction, line_key: int
-) -> tuple[dict[int, tuple[str | None, str | None, bool]], int]:
-    """Returns the rewinds, copies and restores among the covered events, and up to where."""
-    rows = tx.rows("checkpoint_marks", {"line_key": line_key})
+def specials(tx: Transaction, line_key: int) -> tuple[dict[int, Special], int]:
+    """Returns the rewinds, copies and restores by sequence, and up to where all are known."""
+    of_line = {"line_key": line_key}
     found = {
-        sequence: (rewinds_before, copy_of, is_note)
-        for *_rest, text in rows
-        if text
-        for sequence, rewinds_before, copy_of, is_note in json.loads(text)
+        sequence: Special(*what)
+        for (text,) in tx.rows("checkpoint_specials", of_line)
+        for sequence, *what in json.loads(text)
     }
-    return found, rows[-1][0] if rows else 0
+    return found, tx.rows("checkpoint_covered", of_line)[0][0] or 0
 
 
 def entries_at(tx: Transaction, line_key: int, number: int) -> dict[str, Entry]:
@@ -396,7 +408,7 @@ def state_at(tx: Transaction, stored: StoredCheckpoint) -> tuple[dict[str, Any],
 
 
 def doomed(
-    found: Sequence[StoredCheckpoint], retention: CheckpointRetention, now: float
+    found: Iterable[StoredCheckpoint], retention: CheckpointRetention, now: float
 ) -> dict[int, list[int]]:
     """Returns the numbers of the checkpoints that do not stay, for each line."""
     lines: dict[int, list[StoredCheckpoint]] = {}

@@ -6,6 +6,7 @@ import json
 import re
 import time
 import uuid
+from collections import deque
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,14 +20,14 @@ from adk_memory_ext.errors import CapabilityError, CheckpointInconsistentError
 from adk_memory_ext.interruptions import COPY_OF, RESTORED, special_in
 from adk_memory_ext.log_digests import Fault, first_fault
 from adk_memory_ext.records import SessionId
-from adk_memory_ext.rewind_marks import Logged, UnhideableError, live_positions, plan_restore
+from adk_memory_ext.rewind_marks import Outline, UnhideableError, live_positions, plan_restore
 from adk_memory_ext.rewinds import REMOVED, restoring_delta, session_scope
 from adk_memory_ext.sql_events import NewEvent
 from adk_memory_ext.state_changes import Put, Remove, StateChange
 from adk_memory_ext.stored_events import ready_event
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from adk_memory_ext.sql_checkpoints import StoredCheckpoint
     from adk_memory_ext.sql_store import Head
@@ -39,9 +40,18 @@ class _Log:
 
     session: SessionId
     head: Head
-    rows: Sequence[Row]
-    covered: int
-    """How many of the rows the checkpoint covers."""
+    sequences: list[int]
+    """Of all events; without gaps as far as they were verified."""
+    outline: Outline
+    fault: Fault | None
+    """The first one of those that were verified."""
+
+    def rows(self, tx: Transaction, positions: Iterable[int]) -> Iterator[Row]:
+        """Yields sequence, id, invocation id and text of some events, in the order of the log."""
+        wanted = {self.sequences[position] for position in positions}
+        before = min(wanted, default=self.head.last_sequence + 1) - 1
+        log = {**self.session.parameters(), "session_key": self.head.key, "after_sequence": before}
+        return (row for row in tx.stream("new_events", log) if row[0] in wanted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,25 +82,23 @@ def restore(tx: Transaction, stored: StoredCheckpoint) -> Restored:
     head = sql_store.locked_head(tx, session)
     if head is None:
         return _restore_gone(tx, stored, session)
-    covered = stored.checkpoint.sequence
-    if head.incarnation != stored.incarnation:
+    is_there = head.incarnation == stored.incarnation
+    if not is_there:
         line = sql_checkpoints.find_line(tx, session, head.incarnation)
         if line is None or line.parent != stored.checkpoint.id:
             raise CheckpointInconsistentError(
                 f"Session {session.session_id} was deleted and created again after checkpoint"
                 f" {stored.checkpoint.id} was made; fork the checkpoint instead."
             )
-        covered = 0  # the session that an earlier restore made
-    rows = _log(tx, session, head)
-    if covered:
-        refuse_inconsistent(tx, stored, rows)
-    is_there = head.incarnation == stored.incarnation
-    target = _target(tx, stored, session, rows[:covered] if is_there else None)
-    return _put_back(tx, stored, _Log(session, head, rows, covered), target)
+    # The session that an earlier restore made begins with the state alone.
+    covered = stored.checkpoint.sequence if is_there else 0
+    log = _verified(tx, stored, session, head) if is_there else _log(tx, session, head)
+    target = _target(tx, stored, log if is_there else None)
+    return _put_back(tx, stored, log, covered, target)
 
 
 def _restore_gone(tx: Transaction, stored: StoredCheckpoint, session: SessionId) -> Restored:
-    target = _target(tx, stored, session, None)
+    target = _target(tx, stored, None)
     _create(tx, session, stored, target.state)
     return Restored(
         checkpoint=stored.checkpoint,
@@ -105,9 +113,11 @@ def _restore_gone(tx: Transaction, stored: StoredCheckpoint, session: SessionId)
     )
 
 
-def _put_back(tx: Transaction, stored: StoredCheckpoint, log: _Log, target: _Target) -> Restored:
+def _put_back(
+    tx: Transaction, stored: StoredCheckpoint, log: _Log, covered: int, target: _Target
+) -> Restored:
     try:
-        plan = plan_restore(_known_log(tx, stored, log.rows), log.covered)
+        plan = plan_restore(log.outline, covered)
     except UnhideableError:
         raise CapabilityError(
             f"Session {log.session.session_id} has events without an invocation id after checkpoint"
@@ -118,8 +128,9 @@ def _put_back(tx: Transaction, stored: StoredCheckpoint, log: _Log, target: _Tar
     if delta or not plan.is_empty:
         note = _note(stored, plan.rewinds_before, delta)
         sql_events.append_event(tx, log.session, None, note)
+        rows = {row[0]: row for row in log.rows(tx, plan.copies)}
         for position in plan.copies:
-            copy = _copied(log.rows[position], str(uuid.uuid4()), is_copy=True)
+            copy = _copied(rows[log.sequences[position]], str(uuid.uuid4()), is_copy=True)
             sql_events.append_event(tx, log.session, None, copy)
     return Restored(
         checkpoint=stored.checkpoint,
@@ -147,18 +158,14 @@ def fork(tx: Transaction, stored: StoredCheckpoint, new: SessionId) -> Restored:
         raise AlreadyExistsError(f"Session with id {new.session_id} already exists.")
     session = identity_of(stored)
     head = sql_store.locked_head(tx, session)
-    is_there = head is not None and head.incarnation == stored.incarnation
-    rows: Sequence[Row] = ()
-    if head is not None and is_there:
-        rows = _log(tx, session, head)
-        refuse_inconsistent(tx, stored, rows)
-        rows = rows[: stored.checkpoint.sequence]
-    target = _target(tx, stored, session, rows if is_there else None)
+    log: _Log | None = None
+    if head is not None and head.incarnation == stored.incarnation:
+        log = _verified(tx, stored, session, head)
+    target = _target(tx, stored, log)
     _create(tx, new, stored, target.state)
-    live = live_positions(_known_log(tx, stored, rows))
-    for position in live:
-        event = _copied(rows[position], rows[position][1], is_copy=False)
-        sql_events.append_event(tx, new, None, event)
+    live = [] if log is None else live_positions(log.outline, stored.checkpoint.sequence)
+    for row in log.rows(tx, live) if log is not None else ():
+        sql_events.append_event(tx, new, None, _copied(row, row[1], is_copy=False))
     return Restored(
         checkpoint=stored.checkpoint,
         session_id=new.session_id,
@@ -168,7 +175,7 @@ def fork(tx: Transaction, stored: StoredCheckpoint, new: SessionId) -> Restored:
         changed=tuple(target.state),
         removed=(),
         missing=target.missing,
-        state_only=not is_there,
+        state_only=log is None,
     )
 
 
@@ -197,45 +204,63 @@ def fault_in_log(tx: Transaction, stored: StoredCheckpoint) -> Fault | None:
     head = sql_store.locked_head(tx, session)
     if head is None or head.incarnation != stored.incarnation:
         return None
-    return _fault(tx, stored, _log(tx, session, head))
+    return _log(tx, session, head, stored, head.last_sequence).fault
 
 
-def refuse_inconsistent(tx: Transaction, stored: StoredCheckpoint, rows: Sequence[Row]) -> None:
-    """Verifies order and digest of the log up to the checkpoint.
+def _verified(tx: Transaction, stored: StoredCheckpoint, session: SessionId, head: Head) -> _Log:
+    """Returns the log, its order and digest verified up to the checkpoint.
 
     Raises:
         CheckpointInconsistentError: When they are not as they were.
     """
-    fault = _fault(tx, stored, rows)
-    if fault is None or fault.sequence > stored.checkpoint.sequence:
-        return
-    name = "is missing" if fault.event_id is None else f"({fault.event_id}) was changed"
+    log = _log(tx, session, head, stored, stored.checkpoint.sequence)
+    if log.fault is None:
+        return log
+    name = "is missing" if log.fault.event_id is None else f"({log.fault.event_id}) was changed"
     raise CheckpointInconsistentError(
-        f"Event {fault.sequence} of session {stored.checkpoint.session_id} {name} since checkpoint"
+        f"Event {log.fault.sequence} of session {session.session_id} {name} since checkpoint"
         f" {stored.checkpoint.id} was made; nothing was restored.",
-        fault.event_id,
+        log.fault.event_id,
     )
 
 
-def _fault(tx: Transaction, stored: StoredCheckpoint, rows: Sequence[Row]) -> Fault | None:
-    known = sql_checkpoints.stretches(tx, stored.line_key)
-    log = [(sequence, event_id, text or "") for sequence, event_id, _invocation, text in rows]
-    return first_fault(stored.salt, known, log)
+def _log(
+    tx: Transaction,
+    session: SessionId,
+    head: Head,
+    stored: StoredCheckpoint | None = None,
+    up_to: int = 0,
+) -> _Log:
+    """Reads the log once; with a checkpoint of it, verifies it up to a sequence on the way.
 
+    The texts are not kept: a long log in memory costs more than reading it. Only what no checkpoint
+    has covered is searched for marks.
+    """
+    specials, covered = sql_checkpoints.specials(tx, stored.line_key) if stored else ({}, 0)
+    sequences: list[int] = []
+    outline = Outline()
+    lists = sequences, outline.ids, outline.invocations
 
-def _log(tx: Transaction, session: SessionId, head: Head) -> Sequence[Row]:
-    """Returns sequence, id, invocation id and text of every event, in order."""
-    return tx.rows("logged_events", {**session.parameters(), "session_key": head.key})
+    def read() -> Iterator[tuple[int, str, str]]:
+        note_sequence, note_id, note_invocation = (one.append for one in lists)
+        rows = tx.stream("logged_events", {**session.parameters(), "session_key": head.key})
+        for sequence, event_id, invocation_id, text in rows:
+            if sequence > covered and (special := special_in(text)):
+                specials[sequence] = special
+            if sequence in specials:
+                outline.specials[len(sequences)] = specials[sequence]
+            note_sequence(sequence)
+            note_id(event_id)
+            note_invocation(invocation_id)
+            yield sequence, event_id, text or ""
 
-
-def _known_log(tx: Transaction, stored: StoredCheckpoint, rows: Sequence[Row]) -> list[Logged]:
-    """Returns the log as marks see it. Only what no checkpoint has covered has to be searched."""
-    specials, covered = sql_checkpoints.specials(tx, stored.line_key)
-    known: list[Logged] = []
-    for sequence, event_id, invocation_id, text in rows:
-        special = specials.get(sequence) if sequence <= covered else special_in(text or "")
-        known.append(Logged(event_id, invocation_id, *(special or ())))
-    return known
+    rows = read()
+    fault = None
+    if stored is not None:
+        stretches = sql_checkpoints.stretches(tx, stored.line_key, up_to)
+        fault = first_fault(stored.salt, stretches, rows)
+    deque(rows, maxlen=0)
+    return _Log(session, head, sequences, outline, fault)
 
 
 # --- Events
@@ -289,23 +314,23 @@ def _copied(row: Row, new_id: str, *, is_copy: bool) -> NewEvent:
 # --- The state
 
 
-def _target(
-    tx: Transaction, stored: StoredCheckpoint, session: SessionId, rows: Sequence[Row] | None
-) -> _Target:
-    """Returns the state as of the checkpoint; `rows` is the log up to there, None if it is gone."""
+def _target(tx: Transaction, stored: StoredCheckpoint, log: _Log | None) -> _Target:
+    """Returns the state as of the checkpoint; the log is None if it is gone."""
     state, by_reference = sql_checkpoints.state_at(tx, stored)
     if not by_reference:
         return _Target(state, ())
-    found = {} if rows is None else _replayed(tx, session, rows, by_reference)
+    found = {}
+    if log is not None:
+        rows = log.rows(tx, range(stored.checkpoint.sequence))
+        found = _replayed(sql_store.initial_state(tx, log.session), rows, by_reference)
     missing = tuple(key for key in by_reference if key not in found)
     return _Target({**state, **found}, missing)
 
 
 def _replayed(
-    tx: Transaction, session: SessionId, rows: Sequence[Row], keys: Sequence[str]
+    initial: Mapping[str, Any], rows: Iterable[Row], keys: Sequence[str]
 ) -> dict[str, Any]:
     """Returns what creation and log make of some keys."""
-    initial = sql_store.initial_state(tx, session)
     state = {key: initial[key] for key in keys if key in initial}
     spelt = {
         json.dumps(key, ensure_ascii=ascii_only) for key in keys for ascii_only in (True, False)

@@ -44,7 +44,7 @@ from adk_memory_ext.schema import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from sqlalchemy import ColumnElement, FromClause, Table
     from sqlalchemy.engine import Connection, Dialect
@@ -126,6 +126,12 @@ class Transaction:
         result = self.connection.exec_driver_sql(statement.sql, statement.arrange(parameters))
         return result.fetchall()
 
+    def stream(self, name: str, parameters: Mapping[str, Any]) -> Iterator[Row]:
+        """Yields the rows of a query one by one, for many that need not be there at once."""
+        statement = self._statements[name]
+        result = self.connection.exec_driver_sql(statement.sql, statement.arrange(parameters))
+        yield from result
+
     def run(self, name: str, parameters: Mapping[str, Any]) -> int:
         """Runs a statement that changes rows and returns how many it changed."""
         statement = self._statements[name]
@@ -156,6 +162,12 @@ class SqliteTransaction(Transaction):
         """Returns all rows of a query."""
         statement = self._statements[name]
         rows: list[Row] = self.execute(statement.sql, statement.arrange(parameters)).fetchall()
+        return rows
+
+    def stream(self, name: str, parameters: Mapping[str, Any]) -> Iterator[Row]:
+        """Returns the rows of a query one by one, for many that need not be there at once."""
+        statement = self._statements[name]
+        rows: Iterator[Row] = self.execute(statement.sql, statement.arrange(parameters))
         return rows
 
     def run(self, name: str, parameters: Mapping[str, Any]) -> int:

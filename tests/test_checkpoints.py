@@ -319,6 +319,18 @@ async def test_a_session_that_is_gone_gets_its_state_back(sessions: DurableSessi
     assert own(await found(sessions)) == own(session)
 
 
+async def test_the_log_of_a_restored_session_is_its_own(sessions: DurableSessionService) -> None:
+    """What the checkpoint knows of the log that is gone says nothing of the new one."""
+    await begin(sessions)
+    await on(sessions, *later())
+    point = await sessions.checkpoints.create(await found(sessions), step="a")
+    await sessions.delete_session(**SESSION)
+    await sessions.checkpoints.restore(point.id)
+    for word in ("four", "five"):
+        await on(sessions, said(word, invocation=word, state={"step": word}))
+        assert (await sessions.checkpoints.restore(point.id)).hidden == 1
+
+
 async def test_another_session_of_that_id_is_left_alone(sessions: DurableSessionService) -> None:
     """What somebody else has begun under the id is not overwritten."""
     point = await sessions.checkpoints.create(await begin(sessions), step="a")

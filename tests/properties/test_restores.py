@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adk_memory_ext import CheckpointPolicy, CheckpointRetention, DurableSessionService
-from adk_memory_ext.rewind_marks import Logged, live_positions, plan_restore
+from adk_memory_ext.rewind_marks import Outline, Special, live_positions, plan_restore
 from backends import count
 from conversation import exactly, replay, said, texts
 from people import OWN, SESSION
@@ -139,16 +139,18 @@ def test_marks_mean_what_adk_takes_them_for(
     log: list[tuple[str, str | None]], data: st.DataObject
 ) -> None:
     """The live events are ADK's, before a restore and after it."""
-    events = [Logged(str(n), invocation, mark) for n, (invocation, mark) in enumerate(log)]
+    events = Outline()
+    for n, (invocation, mark) in enumerate(log):
+        events.add(str(n), invocation, Special(mark) if mark else None)
     theirs = [_event(n, invocation, mark) for n, (invocation, mark) in enumerate(log)]
     live = live_positions(events)
-    assert [events[n].id for n in live] == [event.id for event in _apply_rewinds(theirs)]
+    assert [events.ids[n] for n in live] == [event.id for event in _apply_rewinds(theirs)]
 
-    covered = data.draw(st.integers(0, len(events)))
+    covered = data.draw(st.integers(0, len(log)))
     plan = plan_restore(events, covered)
 
     if plan.rewinds_before is not None:
         theirs.append(_event(100, "restore", plan.rewinds_before))
-    theirs += [_event(n, events[n].invocation_id, None) for n in plan.copies]
-    wanted = [events[n].id for n in live_positions(events[:covered])]
+    theirs += [_event(n, events.invocations[n], None) for n in plan.copies]
+    wanted = [events.ids[n] for n in live_positions(events, covered)]
     assert [event.id for event in _apply_rewinds(theirs)] == wanted
