@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     )
     from adk_memory_ext.recovery import Recovery, idempotency_key
     from adk_memory_ext.refused_writes import RefusedWrites
+    from adk_memory_ext.retention import RetentionPolicy
     from adk_memory_ext.service import DurableSessionService
     from adk_memory_ext.service_uri import register
     from adk_memory_ext.state_changes import Extend, Increment, Maximum, Remove, Union
@@ -110,6 +111,7 @@ __all__ = [
     "Remove",
     "RestoreHookError",
     "Restored",
+    "RetentionPolicy",
     "RevisionConflictError",
     "Saved",
     "SchemaVersionError",
@@ -169,6 +171,7 @@ _MODULES: Final = {
     "RefusedWrites": "refused_writes",
     "Remove": "state_changes",
     "Restored": "checkpoint_records",
+    "RetentionPolicy": "retention",
     "Saved": "facts",
     "StatePolicy": "policy",
     "StateRule": "policy",

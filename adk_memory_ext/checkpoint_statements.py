@@ -162,4 +162,7 @@ def _deleting() -> dict[str, ClauseElement]:
         "delete_checkpoint_values": delete(_VALUES).where(_VALUES.c.line_key.in_(own)),
         "delete_checkpoints": delete(_POINTS).where(_POINTS.c.line_key.in_(own)),
         "delete_checkpoint_lines": delete(_LINES).where(_of_session()),
+        "delete_values_of_line": delete(_VALUES).where(_VALUES.c.line_key == given("line_key")),
+        "delete_points_of_line": delete(_POINTS).where(_POINTS.c.line_key == given("line_key")),
+        "delete_line": delete(_LINES).where(_LINES.c.line_key == given("line_key")),
     }

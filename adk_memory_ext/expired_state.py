@@ -10,6 +10,7 @@ from google.adk.events.event import Event
 from google.adk.sessions.state import State
 
 from adk_memory_ext import sql_events, sql_expiry, sql_store
+from adk_memory_ext.event_times import MICROSECONDS
 from adk_memory_ext.records import SessionId
 from adk_memory_ext.state_changes import Remove
 from adk_memory_ext.stored_events import ready_event
@@ -38,17 +39,20 @@ def remove(tx: Transaction, rows: list[ExpiredKey], ttl: Ttl) -> int:
     first = rows[0]
     session = SessionId(first.app_name, first.user_id, first.session_id)
     scope = "session" if first.session_id else "user" if first.user_id else "app"
+    head = None
     if scope != "session":
         tx.rows(f"locked_{scope}_state", session.parameters())
-    elif sql_store.locked_head(tx, session) is None:
+    elif (head := sql_store.locked_head(tx, session)) is None:
         tx.run("delete_state_times", session.parameters())
         return 0
     still = sql_expiry.expired(tx, session, ttl)
     keys = [row.key for row in rows if row.key in still]
     if not keys:
         return 0
-    if scope == "session":
-        event = Event(invocation_id=f"p-{uuid.uuid4()}", author="user")
+    if head is not None:
+        # Of the time of the last use: that something expires is no use of a session.
+        moment = head.updated / MICROSECONDS
+        event = Event(invocation_id=f"p-{uuid.uuid4()}", author="user", timestamp=moment)
         event.actions.state_delta = {key: Remove() for key in keys}
         sql_events.append_event(tx, session, None, ready_event(event, "refuse").new)
     else:

@@ -133,7 +133,8 @@ class DurableSessionService(BaseSessionService):
         """What was done to the history of each request."""
         self._verify_deletes = verify_deletes
         holds_sessions = getattr(self._lowest, "database", None) is self._database
-        self.erasure: Final = Erasure(self._database if holds_sessions else None)
+        ttl = None if policy is None else policy.ttl
+        self.erasure: Final = Erasure(self._database if holds_sessions else None, ttl)
         """Erases sessions and people, with receipts."""
         from adk_memory_ext.checkpoints import Checkpoints  # and with it SQLAlchemy
 

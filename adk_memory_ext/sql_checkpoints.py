@@ -482,3 +482,9 @@ def delete(tx: Transaction, session: SessionId) -> None:
     """Deletes every checkpoint of the sessions of this id, with their values and their salt."""
     for name in ("delete_checkpoint_values", "delete_checkpoints", "delete_checkpoint_lines"):
         tx.run(name, session.parameters())
+
+
+def delete_line(tx: Transaction, line_key: int) -> None:
+    """Deletes a line with all its checkpoints, their values and its salt."""
+    for name in ("delete_values_of_line", "delete_points_of_line", "delete_line"):
+        tx.run(name, {"line_key": line_key})

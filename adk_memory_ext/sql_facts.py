@@ -208,6 +208,35 @@ def _delete_rows(tx: Transaction, owner: Owner, rows: Iterable[Any]) -> None:
         tx.run("delete_fact", {**owner.parameters(), **parameters})
 
 
+def delete_expired(
+    tx: Transaction, owner: Owner, now: int, replaced: int | None
+) -> tuple[list[str], int]:
+    """Deletes the values whose own time is over, and no other; the profile's revision grows.
+
+    Args:
+        tx: The transaction.
+        owner: Whose profile.
+        now: UTC epoch microseconds; values that expire then or earlier go, old ones too.
+        replaced: Values that were replaced then or earlier go too; None: none does.
+
+    Returns:
+        The texts of what went, and how many values it was.
+    """
+    if not tx.rows("profile_user", owner.parameters()):
+        return [], 0
+    head = _locked_head(tx, owner)
+    wrong = [
+        row
+        for row in tx.rows("all_facts", owner.parameters())
+        if (row[14] is not None and row[14] <= now)
+        or (replaced is not None and row[15] is not None and row[15] <= replaced)
+    ]
+    _delete_rows(tx, owner, wrong)
+    if wrong:
+        _save_head(tx, owner, head)
+    return [text for row in wrong for text in (*row[3:5], *row[10:13])], len(wrong)
+
+
 def delete_profile(tx: Transaction, owner: Owner) -> int:
     """Deletes every row of a user's profile and returns how many facts there were, old ones too."""
     tx.rows("locked_profile_user", owner.parameters())

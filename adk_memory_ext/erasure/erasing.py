@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from adk_memory_ext.erasure.elsewhere import Elsewhere
 from adk_memory_ext.erasure.jobs import (
+    Deleted,
     Job,
     checked,
+    delete_as,
     delete_rows,
     first_facts,
     has_content,
@@ -23,6 +25,7 @@ from adk_memory_ext.erasure.jobs import (
     values_of,
 )
 from adk_memory_ext.erasure.physical import clean
+from adk_memory_ext.erasure.searched_values import SearchedValues
 from adk_memory_ext.erasure.subjects import Subject
 from adk_memory_ext.errors import (
     CapabilityError,
@@ -32,7 +35,7 @@ from adk_memory_ext.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from google.adk.artifacts.base_artifact_service import BaseArtifactService
     from google.adk.memory.base_memory_service import BaseMemoryService
@@ -40,6 +43,9 @@ if TYPE_CHECKING:
     from adk_memory_ext.erasure.elsewhere import CountElsewhere, EraseElsewhere
     from adk_memory_ext.erasure.ledger import Pending
     from adk_memory_ext.erasure.receipts import Receipt
+    from adk_memory_ext.erasure.sweeping import Sweeping, Swept
+    from adk_memory_ext.retention import RetentionPolicy
+    from adk_memory_ext.sql_expiry import Ttl
     from adk_memory_ext.sql_sessions import Database
     from adk_memory_ext.statements import Transaction
 
@@ -65,10 +71,12 @@ class Erasure:
 
     Args:
         database: Where the rows are; None when the wrapped service has no database of ours.
+        ttl: For how long state lives; None: for ever.
     """
 
-    def __init__(self, database: Database | None) -> None:
+    def __init__(self, database: Database | None, ttl: Ttl | None = None) -> None:
         self._database = database
+        self._ttl = ttl
         self._elsewhere: Final = Elsewhere()
         self._queue: list[tuple[Job, Any]] = []
         self._queued = asyncio.Event()
@@ -160,6 +168,43 @@ class Erasure:
         rows = await self._required().read(lambda tx: stored_rows.read_rows(tx, subject))
         return document_of(app_name, user_id, rows)
 
+    async def sweep(
+        self,
+        policy: RetentionPolicy,
+        *,
+        dry_run: bool = False,
+        now: float | None = None,
+        requested_by: str | None = None,
+        progress: Callable[[Sweeping], None] | None = None,
+    ) -> Swept:
+        """Erases what has expired, in batches, each of which is verified and has a receipt.
+
+        Each rule removes what it covers and no more: an expired session leaves its user's state,
+        facts and checkpoints to their rules, and artifacts, memory and registered stores alone.
+        What somebody uses meanwhile stays. Several processes may sweep at once; a sweep that was
+        interrupted is finished by the next one.
+
+        Args:
+            policy: What goes.
+            dry_run: Count only, in transactions that are rolled back. Deletes nothing.
+            now: UTC epoch seconds to count from; None for the database's clock. State that expires
+                is judged by the database's clock in any case.
+            requested_by: Who asked, for the receipts.
+            progress: Called after each batch.
+
+        Returns:
+            What went. Rows that are gone and whose bytes could not be verified (somebody reads the
+            file) make it not `verified`; their erasure stays pending, and `resume` finishes it.
+
+        Raises:
+            CapabilityError: When the wrapped service has no database of ours. Nothing was deleted.
+            StoreUnavailableError: When the database cannot be written. Earlier batches are gone.
+        """
+        from adk_memory_ext.erasure.sweeping import Sweep
+
+        sweep = Sweep(self._required(), self.erase_rows, self._ttl, progress, requested_by)
+        return await sweep.run(policy, now, dry_run=dry_run)
+
     async def resume(self) -> list[Receipt]:
         """Finishes erasures that were interrupted; returns their receipts.
 
@@ -192,6 +237,56 @@ class Erasure:
         from adk_memory_ext.erasure import ledger
 
         return await self._required().read(ledger.broken_links)
+
+    async def erase_rows(
+        self,
+        kind: str,
+        work: Callable[[Transaction], Deleted],
+        *,
+        requested_by: str | None = None,
+        in_background: bool = False,
+    ) -> Receipt | None:
+        """Deletes rows as `work` does, in one transaction, and verifies that their bytes are gone.
+
+        Args:
+            kind: What the receipt calls it.
+            work: Deletes, and says what.
+            requested_by: Who asked, for the receipt; left out where it is among what was deleted.
+            in_background: Verify it later, together with others.
+
+        Returns:
+            The receipt; None when there was nothing to delete, or when it comes later.
+
+        Raises:
+            ErasureIncompleteError: When it is not verified; it stays pending.
+        """
+        database = self._required()
+        key = secrets.token_bytes(32)
+        erasure_id = uuid.uuid4().hex
+        facts = {"kind": kind, "requested_by": requested_by}
+        locks = database.turn_locks
+        lock = None if locks is None else await locks.try_lock(lock_name(erasure_id))
+        try:
+            deleted, begun = await database.write(
+                lambda tx: delete_as(tx, erasure_id, facts, key, work)
+            )
+            if deleted.is_empty:
+                return None
+            values = SearchedValues()
+            await asyncio.to_thread(values.add_all, deleted.texts)
+            if requested_by is not None and requested_by in values.values:
+                facts["requested_by"] = None
+            job = Job(erasure_id, begun, facts, values)
+            if not in_background:
+                return await self._verify([job], key.hex())
+            self._queue.append((job, lock))
+            lock = None
+        finally:
+            if lock is not None:
+                lock.release()
+        self._queued.set()
+        self._start_verifying()
+        return None
 
     async def delete_session(self, *, app_name: str, user_id: str, session_id: str) -> bool:
         """Deletes a session's rows and empties the WAL at once; verifies it afterwards.

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from adk_memory_ext.erasure.receipts import Receipt, utc
 from adk_memory_ext.erasure.searched_values import SearchedValues
+from adk_memory_ext.erasure.subjects import pseudonym
 from adk_memory_ext.records import SessionId
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from adk_memory_ext.erasure.physical import Cleaned
@@ -29,6 +30,23 @@ class Job:
     """None when they were lost with the process that had them."""
     deep: bool = False
     not_checked: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """What one transaction deleted."""
+
+    texts: Sequence[str]
+    """Everything that must not be left in the file."""
+    counts: dict[str, int]
+    """Rows of each store; an erasure of none leaves no receipt."""
+    names: Sequence[str]
+    """What names the subject, or all of several: only an HMAC of it is kept."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there was nothing to delete."""
+        return not any(self.counts.values())
 
 
 def checked(subject: Subject) -> Subject:
@@ -82,6 +100,26 @@ def delete_rows(
     ledger.rows_are_gone(tx, erasure_id, facts)
     pending = ledger.find(tx, erasure_id)
     return texts, 0 if pending is None else pending.begun
+
+
+def delete_as(
+    tx: Transaction,
+    erasure_id: str,
+    facts: dict[str, Any],
+    key: bytes,
+    work: Callable[[Transaction], Deleted],
+) -> tuple[Deleted, int]:
+    """Deletes rows as `work` does and notes the erasure; returns what went, and when it began."""
+    from adk_memory_ext.erasure import ledger
+    from adk_memory_ext.sql_store import now_microseconds
+
+    begun = now_microseconds()
+    deleted = work(tx)
+    if not deleted.is_empty:
+        facts["subject"] = pseudonym(key, facts["kind"], deleted.names)
+        facts["counts"] = deleted.counts
+        ledger.begin_behind_deletion(tx, erasure_id, begun, facts)
+    return deleted, begun
 
 
 def values_of(texts: Sequence[str], subject: Subject) -> SearchedValues:

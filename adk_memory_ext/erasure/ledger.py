@@ -48,6 +48,20 @@ def begin(tx: Transaction, erasure_id: str, subject: Subject, facts: dict[str, A
     )
 
 
+def begin_behind_deletion(
+    tx: Transaction, erasure_id: str, begun: int, facts: dict[str, Any]
+) -> None:
+    """Notes an erasure whose rows this transaction deletes: no id of theirs is ever noted."""
+    tx.connection.execute(
+        insert(memext_erasures).values(
+            erasure_id=erasure_id,
+            begun_microseconds=begun,
+            kind=facts["kind"],
+            facts=json.dumps(facts),
+        )
+    )
+
+
 def rows_are_gone(tx: Transaction, erasure_id: str, facts: dict[str, Any]) -> None:
     """Forgets the ids; what is left to do needs none."""
     tx.connection.execute(

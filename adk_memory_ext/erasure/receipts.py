@@ -6,7 +6,7 @@ import hashlib
 import json
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -14,6 +14,14 @@ if TYPE_CHECKING:
 FORMAT_VERSION = 1
 
 Level = Literal["logical", "heap", "file", "deep"]
+
+_HEADINGS: Final = {
+    "session": "Erasure of a session",
+    "user": "Erasure of a user",
+    "expiry": "Erasure of what has expired",
+    "pruning": "Erasure of pruned events",
+    "turn": "Erasure of a turn",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +33,8 @@ class Receipt:
     """
 
     kind: str
-    """`session`, or `user` for everything of a person."""
+    """`session`, or `user` for everything of a person; `expiry` for what a sweep removed at once,
+    `pruning` and `turn` for events of one session."""
     subject: str
     """An HMAC-SHA-256 over kind, app and ids; `subject_key` is its key."""
     subject_key: str | None
@@ -90,7 +99,7 @@ class Receipt:
         verdict = "verified" if self.verified else "NOT VERIFIED"
         number = "not stored" if self.number is None else f"number {self.number}"
         lines = [
-            f"Erasure of a {self.kind}, level {self.level}: {verdict}",
+            f"{_HEADINGS[self.kind]}, level {self.level}: {verdict}",
             f"  receipt       {number}, digest {self.digest or '-'}",
             f"  subject       {self.subject} (HMAC)",
             f"  requested by  {self.requested_by or '-'}",

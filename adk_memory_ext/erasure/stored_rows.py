@@ -30,7 +30,7 @@ from adk_memory_ext.schema import (
 from adk_memory_ext.sql_facts import cut_session
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from sqlalchemy import ColumnElement, Table
 
@@ -95,6 +95,14 @@ STORES: Final = (
 )
 """In the order of deletion: what others lead to goes last."""
 
+OF_CHECKPOINTS: Final = tuple(
+    store for store in STORES if store.by_line_key or store.table is memext_checkpoint_lines
+)
+OF_SESSIONS: Final = tuple(
+    store for store in STORES if store.session_column and store not in OF_CHECKPOINTS
+)
+"""What ends with a session; its checkpoints outlive it."""
+
 
 def count_rows(tx: Transaction, subject: Subject) -> dict[str, int]:
     """Returns how many rows each store holds of the subject."""
@@ -119,9 +127,9 @@ def lock_rows(tx: Transaction, subject: Subject) -> None:
         tx.connection.execute(query).all()
 
 
-def texts_of(tx: Transaction, subject: Subject) -> Iterator[str]:
+def texts_of(tx: Transaction, subject: Subject, stores: Iterable[Store] = STORES) -> Iterator[str]:
     """Gives every text of the subject's rows; the app's name is nobody's."""
-    for rows in read_rows(tx, subject).values():
+    for rows in read_rows(tx, subject, stores).values():
         for row in rows:
             yield from (
                 value
@@ -130,7 +138,9 @@ def texts_of(tx: Transaction, subject: Subject) -> Iterator[str]:
             )
 
 
-def read_rows(tx: Transaction, subject: Subject) -> Mapping[str, list[Mapping[str, object]]]:
+def read_rows(
+    tx: Transaction, subject: Subject, stores: Iterable[Store] = STORES
+) -> Mapping[str, list[Mapping[str, object]]]:
     """Returns the subject's rows of each store."""
     return {
         store.name: [
@@ -139,16 +149,18 @@ def read_rows(tx: Transaction, subject: Subject) -> Mapping[str, list[Mapping[st
                 select(store.table).where(store.own(subject))
             ).mappings()
         ]
-        for store in STORES
+        for store in stores
         if store.holds(subject)
     }
 
 
-def delete_rows(tx: Transaction, subject: Subject) -> dict[str, int]:
+def delete_rows(
+    tx: Transaction, subject: Subject, stores: Iterable[Store] = STORES
+) -> dict[str, int]:
     """Deletes the subject's rows and returns how many each store held."""
     return {
         store.name: tx.connection.execute(delete(store.table).where(store.own(subject))).rowcount
-        for store in STORES
+        for store in stores
         if store.holds(subject)
     }
 

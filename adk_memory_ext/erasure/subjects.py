@@ -5,6 +5,10 @@ from __future__ import annotations
 import hashlib
 import hmac
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +32,11 @@ class Subject:
 
     def pseudonym(self, key: bytes) -> str:
         """Returns what names the subject for those who have the key, and nobody else."""
-        parts = [self.kind, self.app_name, *self.ids]
-        # Lengths first, so that ids that run into each other differ.
-        message = "".join(f"{len(part)}:{part}" for part in parts)
-        return hmac.new(key, message.encode(), hashlib.sha256).hexdigest()
+        return pseudonym(key, self.kind, [self.app_name, *self.ids])
+
+
+def pseudonym(key: bytes, kind: str, names: Iterable[str]) -> str:
+    """Returns what stands for names of a kind; only who has the key can tell whether it does."""
+    # Lengths first, so that ids that run into each other differ.
+    message = "".join(f"{len(part)}:{part}" for part in (kind, *names))
+    return hmac.new(key, message.encode(), hashlib.sha256).hexdigest()

@@ -1,0 +1,246 @@
+"""What has expired by a policy, found and deleted: sessions, state, facts and checkpoints.
+
+Each function deletes a part in the caller's transaction, after it has looked again: what somebody
+has used or deleted meanwhile is left alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from sqlalchemy import or_, select
+
+from adk_memory_ext import expired_state, sql_checkpoints, sql_facts, sql_store
+from adk_memory_ext.erasure import stored_rows
+from adk_memory_ext.erasure.jobs import Deleted
+from adk_memory_ext.erasure.subjects import Subject
+from adk_memory_ext.event_times import MICROSECONDS
+from adk_memory_ext.facts import Owner
+from adk_memory_ext.records import SessionId
+from adk_memory_ext.schema import (
+    memext_checkpoint_lines,
+    memext_profile_facts,
+    memext_sessions,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import timedelta
+
+    from adk_memory_ext.retention import RetentionPolicy
+    from adk_memory_ext.sql_expiry import ExpiredKey, Ttl
+    from adk_memory_ext.sql_store import Head
+    from adk_memory_ext.statements import Transaction
+
+STATE: Final = "values of state"
+FACTS: Final = "values of facts"
+_MOST_CHARACTERS: Final = 8_000_000
+"""Of texts that one transaction deletes and one verification holds in memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """A policy as of one moment."""
+
+    policy: RetentionPolicy
+    now: int
+    """UTC epoch microseconds."""
+
+    def before(self, duration: timedelta | None) -> int | None:
+        """Returns the time so long ago, in UTC epoch microseconds; None for no duration."""
+        return None if duration is None else self.now - round(duration.total_seconds() * 1e6)
+
+    def is_expired(self, head: Head) -> bool:
+        """Whether a session is idle or old."""
+        idle = self.before(self.policy.session_idle)
+        old = self.before(self.policy.session_age)
+        return (idle is not None and head.updated <= idle) or (
+            old is not None and head.created <= old
+        )
+
+
+# --- Sessions
+
+
+def sessions_to_look_at(
+    tx: Transaction, rules: Rules, after: int, limit: int
+) -> list[tuple[int, SessionId]]:
+    """Returns sessions that seem expired, with their keys, behind a key and in its order."""
+    link = memext_sessions.c
+    idle = rules.before(rules.policy.session_idle)
+    old = rules.before(rules.policy.session_age)
+    conditions = [
+        column <= bound
+        for column, bound in ((link.updated_microseconds, idle), (link.created_microseconds, old))
+        if bound is not None
+    ]
+    if not conditions:
+        return []
+    rows = tx.connection.execute(
+        select(link.session_key, link.app_name, link.user_id, link.session_id)
+        .where(or_(*conditions), link.session_key > after)
+        .order_by(link.session_key)
+        .limit(limit)
+    )
+    return [(key, SessionId(*owner)) for key, *owner in rows]
+
+
+def delete_sessions(
+    tx: Transaction, rules: Rules, found: Sequence[tuple[int, SessionId]]
+) -> tuple[Deleted, int]:
+    """Deletes those of the sessions that are expired, until there is a good deal of text.
+
+    Returns:
+        What was deleted, and the key of the last session that was looked at.
+    """
+    texts: list[str] = []
+    names: list[str] = []
+    counts: Counter[str] = Counter()
+    size, last = 0, 0
+    for key, session in found:
+        last = key
+        head = sql_store.locked_head(tx, session)
+        if head is None or not rules.is_expired(head):
+            continue
+        subject = Subject(session.app_name, session.user_id, session.session_id)
+        own = list(stored_rows.texts_of(tx, subject, stored_rows.OF_SESSIONS))
+        counts.update(stored_rows.delete_rows(tx, subject, stored_rows.OF_SESSIONS))
+        texts += own
+        names += [subject.app_name, *subject.ids]
+        size += sum(map(len, own))
+        if size > _MOST_CHARACTERS:
+            break
+    return Deleted(texts, dict(counts), names), last
+
+
+# --- State
+
+
+def delete_state(tx: Transaction, rows: list[ExpiredKey], ttl: Ttl) -> Deleted:
+    """Deletes expired values of one owner from its state."""
+    first = rows[0]
+    session = SessionId(first.app_name, first.user_id, first.session_id)
+    scope = "session" if first.session_id else "user" if first.user_id else "app"
+    before = _state(tx, scope, session)
+    removed = expired_state.remove(tx, rows, ttl)
+    after = _state(tx, scope, session)
+    gone = {key: value for key, value in before.items() if key not in after}
+    return Deleted(
+        [json.dumps(gone)],
+        {STATE: removed},
+        [first.app_name, first.user_id, first.session_id, *gone],
+    )
+
+
+def _state(tx: Transaction, scope: str, session: SessionId) -> dict[str, Any]:
+    """Returns the state of one scope, keys as they are stored."""
+    rows = tx.rows(f"{scope}_state", session.parameters())
+    return sql_store.decode_state(rows[0][0]) if rows else {}
+
+
+# --- Facts
+
+
+def profiles_to_look_at(tx: Transaction, rules: Rules) -> list[Owner]:
+    """Returns whose profile holds a value whose time is over."""
+    facts = memext_profile_facts.c
+    is_over = facts.expires_microseconds <= rules.now
+    replaced = rules.before(rules.policy.profile)
+    if replaced is not None:
+        is_over = or_(is_over, facts.retired_microseconds <= replaced)
+    rows = tx.connection.execute(select(facts.app_name, facts.user_id).where(is_over).distinct())
+    return [Owner(*row) for row in rows]
+
+
+def delete_facts(tx: Transaction, rules: Rules, owner: Owner) -> Deleted:
+    """Deletes the values of a profile whose time is over."""
+    replaced = rules.before(rules.policy.profile)
+    texts, count = sql_facts.delete_expired(tx, owner, rules.now, replaced)
+    return Deleted(texts, {FACTS: count}, [owner.app_name, owner.user_id])
+
+
+# --- Checkpoints
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """The checkpoints of one session."""
+
+    key: int
+    session: SessionId
+    incarnation: int
+
+
+def lines_to_look_at(tx: Transaction, rules: Rules, after: int, limit: int) -> list[Line]:
+    """Returns lines of checkpoints behind a key, in its order."""
+    if rules.policy.checkpoints is None and rules.policy.orphaned_checkpoints is None:
+        return []
+    line = memext_checkpoint_lines.c
+    rows = tx.connection.execute(
+        select(line.line_key, line.app_name, line.user_id, line.session_id, line.incarnation)
+        .where(line.line_key > after)
+        .order_by(line.line_key)
+        .limit(limit)
+    )
+    return [Line(key, SessionId(*owner), incarnation) for key, *owner, incarnation in rows]
+
+
+def delete_checkpoints(tx: Transaction, rules: Rules, lines: Sequence[Line]) -> Deleted:
+    """Deletes the checkpoints that the rules do not keep; the others restore as before."""
+    texts: list[str] = []
+    names: list[str] = []
+    counts: Counter[str] = Counter()
+    for line in lines:
+        numbers, is_all = _doomed(tx, rules, line)
+        if not numbers and not is_all:
+            continue
+        before = _texts_of_line(tx, line.key)
+        if is_all:
+            sql_checkpoints.delete_line(tx, line.key)
+        else:
+            sql_checkpoints.prune(tx, line.key, numbers)
+        texts += before - _texts_of_line(tx, line.key)
+        names += list(line.session.parameters().values())
+        counts["checkpoints"] += len(numbers)
+        counts["lines of checkpoints"] += is_all
+    return Deleted(texts, dict(counts), names)
+
+
+def _doomed(tx: Transaction, rules: Rules, line: Line) -> tuple[list[int], bool]:
+    """Returns the numbers of the checkpoints that go, and whether nothing is to be left."""
+    head = sql_store.locked_head(tx, line.session)
+    is_there = head is not None and head.incarnation == line.incarnation
+    found = [
+        stored
+        for stored in sql_checkpoints.listed(tx, line.session, whole_user=False)
+        if stored.line_key == line.key
+    ]
+    numbers: set[int] = set()
+    if rules.policy.checkpoints is not None:
+        seconds = rules.now / MICROSECONDS
+        gone = sql_checkpoints.doomed(found, rules.policy.checkpoints, seconds)
+        numbers.update(gone.get(line.key, ()))
+    orphaned = rules.before(rules.policy.orphaned_checkpoints)
+    is_orphan = not is_there or (head is not None and rules.is_expired(head))
+    if orphaned is None or not is_orphan:
+        return sorted(numbers), False
+    numbers.update(s.number for s in found if s.checkpoint.created_at * MICROSECONDS <= orphaned)
+    return sorted(numbers), len(numbers) == len(found)
+
+
+def _texts_of_line(tx: Transaction, line_key: int) -> set[str]:
+    texts: set[str] = set()
+    for store in stored_rows.OF_CHECKPOINTS:
+        rows = tx.connection.execute(
+            select(store.table).where(store.table.c.line_key == line_key)
+        ).mappings()
+        texts.update(
+            value
+            for row in rows
+            for name, value in row.items()
+            if isinstance(value, str) and name != "app_name"
+        )
+    return texts
