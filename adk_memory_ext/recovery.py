@@ -47,7 +47,7 @@ class Recovery(BasePlugin):
         on_restore: Functions that read live facts (an order's status, a balance, a stock) with
             their own service. They are run before the first model call after a recovery or a
             restore, and what they return is put before the model as fresh, under the function's
-            name.
+            name, in every request of that turn.
         on_report: Called with what was found and done, when something was found.
     """
 
@@ -63,7 +63,8 @@ class Recovery(BasePlugin):
         self._how: Recover = how
         self._on_restore = tuple(on_restore)
         self._on_report = on_report
-        self._due: set[str] = set()
+        self._fresh: dict[str, str | None] = {}
+        """What is put before the model, by invocation; None until the hooks have run."""
 
     async def on_user_message_callback(
         self, *, invocation_context: InvocationContext, user_message: types.Content
@@ -81,33 +82,38 @@ class Recovery(BasePlugin):
             self._on_report(report)
         is_restored = not session.events and await service.checkpoints.is_restored(session)
         if self._on_restore and (is_restored or needs_fresh_facts(session.events)):
-            self._due.add(invocation_context.invocation_id)
+            self._fresh[invocation_context.invocation_id] = None
         return None
 
     async def before_model_callback(
         self, *, callback_context: CallbackContext, llm_request: LlmRequest
     ) -> None:
-        """Puts live facts before the model's first call after a restore or recovery.
+        """Puts live facts before the model, read once after a restore or recovery.
 
         Raises:
             RestoreHookError: When a hook fails; it ends the turn.
         """
-        if callback_context.invocation_id not in self._due:
+        invocation = callback_context.invocation_id
+        if invocation not in self._fresh:
             return
+        facts = self._fresh[invocation]
+        if facts is None:
+            facts = self._fresh[invocation] = _AFRESH + await self._read_afresh(callback_context)
+        llm_request.append_instructions([facts])
+
+    async def _read_afresh(self, context: CallbackContext) -> str:
         facts: dict[str, Any] = {}
         for hook in self._on_restore:
             name = getattr(hook, "__name__", type(hook).__name__)
             try:
-                facts[name] = await hook(callback_context)
+                facts[name] = await hook(context)
             except Exception as error:
                 raise RestoreHookError(name) from error
-        self._due.discard(callback_context.invocation_id)
-        text = json.dumps(facts, ensure_ascii=False, default=str)
-        llm_request.append_instructions([_AFRESH + text])
+        return json.dumps(facts, ensure_ascii=False, default=str)
 
     async def after_run_callback(self, *, invocation_context: InvocationContext) -> None:
         """Forgets the invocation."""
-        self._due.discard(invocation_context.invocation_id)
+        self._fresh.pop(invocation_context.invocation_id, None)
 
     async def on_run_error_callback(
         self,
@@ -116,7 +122,7 @@ class Recovery(BasePlugin):
         error: Exception,  # noqa: ARG002  # ADK's interface
     ) -> None:
         """Forgets the invocation."""
-        self._due.discard(invocation_context.invocation_id)
+        self._fresh.pop(invocation_context.invocation_id, None)
 
 
 def _has_turn(service: DurableSessionService, context: InvocationContext) -> bool:

@@ -216,6 +216,47 @@ async def test_facts_are_read_afresh_after_a_restore(sessions: DurableSessionSer
     assert '{"ring": 7}' in str(requests[1].config.system_instruction)
 
 
+class Looking(Reader):
+    """Looks once with a tool, and then answers."""
+
+    async def generate_content_async(
+        self, llm_request: LlmRequest, stream: bool = False
+    ) -> AsyncGenerator[LlmResponse, None]:
+        """Yields the one response."""
+        async for response in super().generate_content_async(llm_request, stream):
+            last = (llm_request.contents[-1].parts or [types.Part()])[0]
+            if not last.function_response:
+                call = types.Part.from_function_call(name="look", args={})
+                response.content = types.Content(role="model", parts=[call])
+            yield response
+
+
+async def test_fresh_facts_stay_for_the_whole_turn(sessions: DurableSessionService) -> None:
+    """A turn of several model calls: each has the facts, which are read once."""
+    await interrupted(sessions, *booking())
+    reads: list[str] = []
+
+    async def balance(context: CallbackContext) -> int:
+        reads.append(context.invocation_id)
+        return 7
+
+    def look() -> str:
+        """Looks."""
+        return "seen"
+
+    model = Looking()
+    agent = LlmAgent(name="agent", model=model, tools=[look])
+    plugin = MemoryPlugin(recovery=Recovery(on_restore=[balance]))
+    async with running(sessions, agent, plugins=[plugin]) as runner:
+        await say(runner, "well?")
+        await say(runner, "and now?")
+    told = [
+        '{"balance": 7}' in str(request.config.system_instruction) for request in model.requests
+    ]
+    assert told == [True, True, False, False]
+    assert len(reads) == 1
+
+
 async def unreachable(context: CallbackContext) -> None:
     """Fails."""
     del context
