@@ -10,24 +10,22 @@ from typing import TYPE_CHECKING, Any, Final
 
 from google.adk.agents.llm_agent import LlmAgent
 from google.adk.apps import App
-from google.adk.models.base_llm import BaseLlm
-from google.adk.models.llm_response import LlmResponse
 from google.adk.runners import Runner
 from google.adk.tools.tool_context import ToolContext  # noqa: TC002  # ADK reads it
 from google.genai import types
 
 from adk_memory_ext import (
-    CheckpointRetention,
     CheckpointSteps,
     DurableSessionService,
     MemoryPlugin,
     ProfileToolset,
     Recovery,
+    RetentionPolicy,
 )
 from conversation import texts
+from scenarios.scripted import Scripted, call, since_the_last_message, text
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
     from multiprocessing.connection import Connection
     from pathlib import Path
 
@@ -36,8 +34,9 @@ if TYPE_CHECKING:
 
 OWNER: Final[dict[str, Any]] = {"app_name": "gifts", "user_id": "ann"}
 SESSION: Final[dict[str, Any]] = {**OWNER, "session_id": "birthday"}
-EXPIRES_AFTER: Final = timedelta(minutes=30)
-KEPT: Final = CheckpointRetention(last=3, younger_than=timedelta(days=30))
+KEPT: Final = RetentionPolicy(
+    session_idle=timedelta(minutes=30), orphaned_checkpoints=timedelta(days=30)
+)
 MUM: Final = "gift-for-mum"
 _INSTRUCTION: Final = (
     "Find a gift. Step: {step}. Draft: {draft?}. Candidates: {candidate_ids?}. Choice: {choice?}."
@@ -60,65 +59,34 @@ class Shop:
         return gifts
 
 
-class Finder(BaseLlm):
-    """Takes the next step of the workflow; what the request does not say, it does not know."""
-
-    model: str = "finder"
-    heard: list[Any] = []  # noqa: RUF012  # pydantic copies it for each instance
-
-    async def generate_content_async(
-        self, llm_request: LlmRequest, stream: bool = False
-    ) -> AsyncGenerator[LlmResponse, None]:
-        """Yields the next call or answer."""
-        del stream
-        self.heard.append(llm_request.model_copy(deep=True))
-        yield LlmResponse(content=types.Content(role="model", parts=[_next(llm_request)]))
-
-
 def _next(request: LlmRequest) -> types.Part:  # noqa: PLR0911  # a case for each step
-    wish, answers = _since_the_last_message(request)
+    wish, answers = since_the_last_message(request)
     system = str(request.config.system_instruction)
     found = re.search(r"Step: (\w+)", system)
     step = found[1] if found else ""
     if "next week" in wish:
-        return types.Part(text="See you then.")
+        return text("See you then.")
     if "recall_profile" not in answers:
-        return _call("recall_profile")
+        return call("recall_profile")
     if step == "collecting_profile" and "remember" in wish and "save_profile" not in answers:
-        return _call("save_profile", key="likes", value=["tea"], kind="preference", about=MUM)
+        return call("save_profile", key="likes", value=["tea"], kind="preference", about=MUM)
     if step == "collecting_profile":
-        return _call("note_profile", about=MUM, likes=["tea"], budget_euros=50)
+        return call("note_profile", about=MUM, likes=["tea"], budget_euros=50)
     if step == "generating_candidates":
-        return _call("find_candidates")
+        return call("find_candidates")
     if step == "filtering":
-        return _call("filter_candidates")
+        return call("filter_candidates")
     if offer := answers.get("prepare_offer"):
-        return types.Part(text=f"I would take {offer['name']} for {offer['price']} euros.")
+        return text(f"I would take {offer['name']} for {offer['price']} euros.")
     afresh = re.search(r'\{"live_candidates": .*\}', system)
     known = json.loads(afresh[0])["live_candidates"] if afresh else answers["filter_candidates"]
     there = {id_: gift for id_, gift in known.items() if gift["count"] and gift["price"] <= 50}
     if not there:
-        return types.Part(text="Nothing of it is to be had any more.")
-    return _call("prepare_offer", gift_id=min(there, key=lambda id_: float(there[id_]["price"])))
+        return text("Nothing of it is to be had any more.")
+    return call("prepare_offer", gift_id=min(there, key=lambda id_: float(there[id_]["price"])))
 
 
-def _since_the_last_message(request: LlmRequest) -> tuple[str, dict[str, Any]]:
-    """Returns the user's last message, and the answers of tools behind it, by their names."""
-    wish, answers = "", dict[str, Any]()
-    for content in request.contents:
-        for part in content.parts or []:
-            if part.function_response and part.function_response.name:
-                answers[part.function_response.name] = part.function_response.response
-            elif content.role == "user" and part.text:
-                wish, answers = part.text, {}
-    return wish, answers
-
-
-def _call(name: str, **arguments: Any) -> types.Part:
-    return types.Part.from_function_call(name=name, args=arguments)
-
-
-def finder_app(shop: Shop, model: BaseLlm) -> App:
+def finder_app(shop: Shop, model: Scripted) -> App:
     """Returns the finder: state holds ids, and details are the shop's alone."""
 
     def note_profile(
@@ -195,7 +163,7 @@ async def _say(
     sessions: DurableSessionService, shop: Shop, *messages: str
 ) -> tuple[list[str], list[LlmRequest]]:
     """Returns what the finder answers, and what its model was sent."""
-    model = Finder()
+    model = Scripted(decide=_next)
     answers = []
     async with Runner(app=finder_app(shop, model), session_service=sessions) as runner:
         for message in messages:
@@ -223,16 +191,13 @@ def converse(pipe: Connection, url: str, folder: Path, *messages: str) -> None:
 
 
 def tidy_up(pipe: Connection, url: str, now: float) -> None:
-    """Removes what has expired at a time, and says which sessions and how many checkpoints."""
+    """Erases what has expired at a time, and says how many sessions and checkpoints are left."""
 
     async def run() -> None:
         async with DurableSessionService.from_url(url) as sessions:
+            await sessions.erasure.sweep(KEPT, now=now)
             page = await sessions.list_sessions_page(**OWNER)
-            for session in page.sessions:
-                if now - session.last_update_time > EXPIRES_AFTER.total_seconds():
-                    await sessions.delete_session(**OWNER, session_id=session.session_id)
-                    pipe.send(session.session_id)
-            pipe.send(await sessions.checkpoints.prune(KEPT, **OWNER, now=now))
+            pipe.send((len(page.sessions), len(await sessions.checkpoints.list(**OWNER))))
 
     asyncio.run(run())
 

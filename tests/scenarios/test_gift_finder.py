@@ -41,9 +41,9 @@ def test_a_gift_is_found_a_week_after_the_session_has_expired(tmp_path: Path) ->
     assert answers == ["I would take a cast-iron teapot for 39 euros.", "See you then."]
     assert steps == ["offer", "filtered", "profile_collected"]
 
-    assert finished(tidy_up, url, begin + 29 * MINUTE) == [0]
-    assert finished(tidy_up, url, time.time() + 31 * MINUTE) == ["birthday", 0]
-    assert finished(tidy_up, url, begin + 7 * DAY) == [0]
+    assert finished(tidy_up, url, begin + 29 * MINUTE) == [(1, 3)]
+    assert finished(tidy_up, url, time.time() + 31 * MINUTE) == [(0, 3)]
+    assert finished(tidy_up, url, begin + 7 * DAY) == [(0, 3)]
     shop.stock(**A_WEEK_LATER)
 
     restored, answer, system, contents, state = finished(
@@ -62,6 +62,15 @@ def test_a_gift_is_found_a_week_after_the_session_has_expired(tmp_path: Path) ->
         "choice": "g2",
         "locale": "de",
     }
+
+
+def test_after_its_own_time_the_checkpoint_is_gone_too(tmp_path: Path) -> None:
+    """Somebody who comes back after two months begins anew."""
+    url, shop = f"sqlite+aiosqlite:///{tmp_path}/sessions.db", Shop(tmp_path)
+    shop.stock(**GIFTS)
+    finished(converse, url, tmp_path, WISH)
+    assert finished(tidy_up, url, time.time() + 60 * DAY) == [(0, 0)]
+    assert finished(come_back, url, tmp_path, "ann", "I am back.") == [None]
 
 
 def test_what_is_known_of_the_recipient_outlives_the_session(tmp_path: Path) -> None:
