@@ -159,7 +159,7 @@ def finder_app(shop: Shop, model: Scripted) -> App:
     return App(name=OWNER["app_name"], root_agent=agent, plugins=[plugin])
 
 
-async def _say(
+async def say(
     sessions: DurableSessionService, shop: Shop, *messages: str
 ) -> tuple[list[str], list[LlmRequest]]:
     """Returns what the finder answers, and what its model was sent."""
@@ -183,7 +183,7 @@ def converse(pipe: Connection, url: str, folder: Path, *messages: str) -> None:
         async with DurableSessionService.from_url(url) as sessions:
             state = {"step": "collecting_profile", "locale": "de"}
             await sessions.create_session(**SESSION, state=state)
-            answers, _requests = await _say(sessions, Shop(folder), *messages)
+            answers, _requests = await say(sessions, Shop(folder), *messages)
             pipe.send(answers)
             pipe.send([point.step for point in await sessions.checkpoints.list(**OWNER)])
 
@@ -218,7 +218,7 @@ def come_back(pipe: Connection, url: str, folder: Path, user_id: str, message: s
                 pipe.send(None)
                 return
             pipe.send(await sessions.checkpoints.restore(point.id, **owner))
-            answers, requests = await _say(sessions, Shop(folder), message)
+            answers, requests = await say(sessions, Shop(folder), message)
             pipe.send(answers[0])
             pipe.send(str(requests[0].config.system_instruction))
             pipe.send([content.model_dump(exclude_none=True) for content in requests[0].contents])
