@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterable, Mapping
 
     from google.adk.events.event import Event
+    from google.adk.sessions.base_session_service import GetSessionConfig
     from google.adk.sessions.session import Session
 
     from adk_memory_ext.sql_checkpoints import StoredCheckpoint
@@ -45,7 +46,8 @@ class Checkpoints:
         turns: Whose turn it is; a restore waits for the running one.
         policy: Which part of the state goes into a checkpoint.
         append: Appends an event to a session.
-        catch_up: Brings a session up to what is stored, in place.
+        catch_up: Brings a session up to what is stored, in place; takes the configuration with
+            which it was loaded, None for the service's own.
     """
 
     def __init__(
@@ -55,7 +57,7 @@ class Checkpoints:
         policy: CheckpointPolicy,
         *,
         append: Callable[[Session, Event], Awaitable[Event]],
-        catch_up: Callable[[Session], Awaitable[bool]],
+        catch_up: Callable[[Session, GetSessionConfig | None], Awaitable[bool]],
     ) -> None:
         self._database = database
         self._turns = turns
@@ -310,25 +312,30 @@ class Checkpoints:
         """
         identity = session_identity(session.app_name, session.user_id, session.id)
         async with self._turn(identity):
-            await self._catch_up(session)
+            await self._catch_up(session, None)
             return await self.recover_in_turn(session, how)
 
     async def recover_in_turn(
-        self, session: Session, how: Recover = "tell", answered: Container[str] = ()
+        self,
+        session: Session,
+        how: Recover = "tell",
+        answered: Container[str] = (),
+        config: GetSessionConfig | None = None,
     ) -> Recovered:
-        """Does the same for a caller that has the turn, and all events of the session.
+        """Does the same for a caller that has the turn, and the newest events of the session.
 
         Args:
             session: The session.
             how: As in `recover`.
             answered: Ids of calls whose answers are about to be appended.
+            config: With which the session was loaded; None for the service's own.
         """
         if how not in {"tell", "rollback"}:
             raise ConfigurationError(f"how must be 'tell' or 'rollback', not {how!r}.")
         found = find_interruption(session.events, answered)
         if found.kind == "none":
             return Recovered(found=found, did="nothing")
-        if how == "rollback" and (restored := await self._roll_back(session)) is not None:
+        if how == "rollback" and (restored := await self._roll_back(session, config)):
             return Recovered(found=found, did="rolled back", restored=restored)
         for event in closing_events(found.calls):
             await self._append(session, event)
@@ -345,7 +352,9 @@ class Checkpoints:
         }
         return await self.parent(**identity) is not None
 
-    async def _roll_back(self, session: Session) -> Restored | None:
+    async def _roll_back(
+        self, session: Session, config: GetSessionConfig | None
+    ) -> Restored | None:
         latest = await self.latest(
             app_name=session.app_name, user_id=session.user_id, session_id=session.id
         )
@@ -353,7 +362,7 @@ class Checkpoints:
             return None
         stored = await self._store.read(lambda tx: _found(tx, latest.id, None, None))
         restored = await self._store.write(lambda tx: sql_restores.restore(tx, stored))
-        await self._catch_up(session)
+        await self._catch_up(session, config)
         return restored
 
     async def prune(

@@ -12,7 +12,7 @@ from google.genai import types
 from adk_memory_ext.rewind_marks import Outline, Special, live_positions
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Mapping, Sequence
+    from collections.abc import Container, Iterator, Mapping, Sequence
 
     from adk_memory_ext.checkpoint_records import Restored
 
@@ -56,7 +56,8 @@ class Interruption:
     invocation_id: str | None
     """The invocation that did not come to its end; what ADK's resumability takes."""
     calls: tuple[OpenCall, ...] = ()
-    """All calls of the session without an answer, but for long-running ones and questions."""
+    """Its calls without an answer, but for long-running ones and questions; also those of the
+    invocations before it that did not come to their end either."""
 
 
 Recover: TypeAlias = Literal["tell", "rollback"]
@@ -77,10 +78,15 @@ class Recovered:
 
 def live_events(events: Sequence[Event]) -> list[Event]:
     """Returns the events that survive rewinds and restores, in order."""
+    return [events[position] for position in live_positions(outline_of(events))]
+
+
+def outline_of(events: Sequence[Event]) -> Outline:
+    """Returns a log without what was said."""
     log = Outline()
     for event in events:
         log.add(event.id, event.invocation_id, _special(event))
-    return [events[position] for position in live_positions(log)]
+    return log
 
 
 def find_interruption(events: Sequence[Event], answered: Container[str] = ()) -> Interruption:
@@ -89,12 +95,15 @@ def find_interruption(events: Sequence[Event], answered: Container[str] = ()) ->
     A call that is declared long-running, and ADK's own questions (confirmation, credentials, input,
     which are declared so too), wait for somebody and are not open in this sense.
 
+    The log is read from its end, back to an invocation that came to its own: what a crash left open
+    before that one, the conversation has gone on without.
+
     Args:
         events: The log.
         answered: Ids of calls whose answers are about to be appended.
     """
-    live = [event for event in live_events(events) if event.content and event.content.parts]
-    calls = _open_calls(live, answered)
+    live = _unsettled(events, answered)
+    calls = _open_calls(live, answered, _answers_in(live))
     if calls:
         return Interruption(kind="call", invocation_id=calls[-1].invocation_id, calls=calls)
     if not live:
@@ -106,6 +115,46 @@ def find_interruption(events: Sequence[Event], answered: Container[str] = ()) ->
     if last.get_function_responses() and not last.is_final_response() and not waits:
         return Interruption(kind="turn", invocation_id=last.invocation_id)
     return Interruption(kind="none", invocation_id=None)
+
+
+def _unsettled(events: Sequence[Event], answered: Container[str]) -> list[Event]:
+    """Returns the live events with content behind the last invocation that came to its end."""
+    tail: list[Event] = []
+    run: list[Event] = []
+    for event in _live_backwards(events):
+        if not event.content or not event.content.parts:
+            continue
+        if run and event.invocation_id != run[-1].invocation_id:
+            if _is_settled(run, [*tail, *run], answered):
+                break
+            tail += run
+            run = []
+        run.append(event)
+    tail += run
+    tail.reverse()
+    return tail
+
+
+def _live_backwards(events: Sequence[Event]) -> Iterator[Event]:
+    """Yields the events that survive rewinds and restores, newest first, as far as asked for."""
+    position = len(events) - 1
+    while position >= 0:
+        event = events[position]
+        special = _special(event) or Special()
+        if special.rewinds_before:
+            target = special.rewinds_before
+            begins = (i for i, one in enumerate(events) if one.invocation_id == target)
+            position = min(next(begins, position), position)
+        elif not special.is_note:
+            yield event
+        position -= 1
+
+
+def _is_settled(run: Sequence[Event], seen: Sequence[Event], answered: Container[str]) -> bool:
+    """Whether a run of one invocation's events, newest first, has an end and no open call."""
+    newest = run[0]
+    has_end = newest.author != "user" and newest.is_final_response()
+    return has_end and not _open_calls(run, answered, _answers_in(seen))
 
 
 def closing_events(calls: Sequence[OpenCall]) -> list[Event]:
@@ -140,8 +189,13 @@ def _answer(call: OpenCall) -> types.Part:
     return types.Part(function_response=answer)
 
 
-def _open_calls(live: Sequence[Event], answered: Container[str]) -> tuple[OpenCall, ...]:
-    closed = {answer.id for event in live for answer in event.get_function_responses()}
+def _answers_in(events: Sequence[Event]) -> set[str | None]:
+    return {answer.id for event in events for answer in event.get_function_responses()}
+
+
+def _open_calls(
+    live: Sequence[Event], answered: Container[str], closed: Container[str | None]
+) -> tuple[OpenCall, ...]:
     return tuple(
         OpenCall(call.id, call.name or "", event.invocation_id, event.author, event.branch)
         for event in live

@@ -396,6 +396,32 @@ def _create_checkpoints(connection: Connection) -> None:
         connection.execute(text(statement))
 
 
+def _find_rewinds(connection: Connection) -> None:
+    """Version 9: where the rewinds are, so that no window holds what they hide."""
+    kind = "CHAR" if connection.dialect.name == "mysql" else "TEXT"
+    numbered = """FROM memext_events o JOIN memext_sessions s ON s.session_key = o.session_key
+        JOIN events e ON e.app_name = s.app_name AND e.user_id = s.user_id
+            AND e.session_id = s.session_id AND e.id = o.event_id"""
+    marks = text(
+        f"""SELECT o.session_key, o.sequence, e.event_data {numbered}
+        WHERE CAST(e.event_data AS {kind}) LIKE :mark"""  # constants
+    )
+    begin = text(
+        f"""SELECT min(o.sequence) {numbered}
+        WHERE o.session_key = :key AND e.invocation_id = :target"""
+    )
+    insertion = text(
+        "INSERT INTO memext_landmarks (session_key, sequence, call_digest, answered_sequence)"
+        " VALUES (:key, :sequence, '<', :first)"
+    )
+    rewinds = connection.execute(marks, {"mark": '%"rewind_before_invocation_id"%'}).fetchall()
+    for key, sequence, data in rewinds:
+        target = references(json.loads(data) if isinstance(data, str) else data).rewinds_before
+        first = connection.execute(begin, {"key": key, "target": target}).scalar()
+        if target and first is not None and first < sequence:
+            connection.execute(insertion, {"key": key, "sequence": sequence, "first": first})
+
+
 MIGRATIONS: Final[Mapping[int, Callable[[Connection], None]]] = {
     1: _create_sequences,
     2: _create_profiles,
@@ -405,5 +431,6 @@ MIGRATIONS: Final[Mapping[int, Callable[[Connection], None]]] = {
     6: _create_erasures,
     7: _create_initial_state,
     8: _create_checkpoints,
+    9: _find_rewinds,
 }
 """What brings a database from the version before to each version."""

@@ -77,7 +77,9 @@ class Recovery(BasePlugin):
             return None
         answers = [part.function_response for part in user_message.parts or []]
         answered = {answer.id for answer in answers if answer and answer.id}
-        report = await service.checkpoints.recover_in_turn(session, self._how, answered)
+        run = invocation_context.run_config
+        config = run.get_session_config if run else None
+        report = await service.checkpoints.recover_in_turn(session, self._how, answered, config)
         if report.did != "nothing" and self._on_report is not None:
             self._on_report(report)
         is_restored = not session.events and await service.checkpoints.is_restored(session)

@@ -28,7 +28,7 @@ from sqlalchemy.dialects.mysql import LONGTEXT, MEDIUMTEXT
 
 from adk_memory_ext.adk_tables import ID_LENGTH, NAME_LENGTH
 
-VERSION: Final = 8
+VERSION: Final = 9
 """The schema version that this code writes; `migrations` brings a database to it."""
 
 # SQLite's INTEGER PRIMARY KEY is the row's own key (https://www.sqlite.org/rowidtable.html).
@@ -93,11 +93,12 @@ memext_landmarks: Final = Table(
     "memext_landmarks",
     metadata,
     Column("session_key", _KEY, primary_key=True, autoincrement=False),
-    # Of the event that makes the call or is the summary.
+    # Of the event that makes the call, is the summary or rewinds.
     Column("sequence", BigInteger, primary_key=True, autoincrement=False),
-    # SHA-256 of a long-running call's id; empty for a compaction summary.
+    # SHA-256 of a long-running call's id; empty for a compaction summary, "<" for a rewind.
     Column("call_digest", String(64), primary_key=True),
-    # Of the event with which somebody outside answered; null as long as nobody has.
+    # Of the event with which somebody outside answered, null as long as nobody has; of a rewind,
+    # of the first event that it hides.
     Column("answered_sequence", BigInteger, nullable=True),
     sqlite_with_rowid=False,
 )

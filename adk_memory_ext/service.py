@@ -149,7 +149,7 @@ class DurableSessionService(BaseSessionService):
             self.turns,
             checkpointing,
             append=partial(self._appends.append, by_holder=True),
-            catch_up=self._catch_up_whole,
+            catch_up=partial(self.catch_up, whole=True),
         )
         """Records of progress, and the ways back to them."""
 

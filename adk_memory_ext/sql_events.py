@@ -135,7 +135,7 @@ def append_event(
     data = with_delta(event.data, outcome)
     parameters["event_data"] = f'{tx.json(data)[:-1]}, "timestamp": {timestamp!r}}}'
     _write(tx, parameters)
-    sql_windows.note(tx, head.key, head.last_sequence + 1, data)
+    sql_windows.note(tx, parameters, head.last_sequence + 1, data)
     revision = None if is_stale else Revision(head.incarnation, head.last_sequence + 1)
     return Appended(timestamp, revision, outcome, data)
 

@@ -215,7 +215,7 @@ def adopt(tx: Transaction, session: SessionId) -> None:
         touched.update((data.get("actions") or {}).get("state_delta") or {})
         if has_content(data):
             content = last
-        sql_windows.note(tx, key, last, data)
+        sql_windows.note(tx, {**parameters, "session_key": key}, last, data)
     if is_new:
         state = decode_state(tx.rows("session_state", parameters)[0][0])
         _keep_initial_state(tx, session, {k: v for k, v in state.items() if k not in touched})

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from adk_memory_ext.windows import MOST_OPEN_CALLS, references
@@ -18,27 +19,37 @@ if TYPE_CHECKING:
 
 SUMMARY: Final = ""
 """What a summary has in the place of a call."""
+REWIND: Final = "<"
+"""What a rewind has there; the sequence in the place of an answer's is that of the first event that
+it hides."""
 _BLOCK: Final = 64
 _REWIND: Final = '"rewind_before_invocation_id"'
 
 _Rows = dict[int, str]
 
 
-def note(tx: Transaction, session_key: int, sequence: int, event: Mapping[str, Any]) -> None:
+def note(
+    tx: Transaction, session: Mapping[str, Any], sequence: int, event: Mapping[str, Any]
+) -> None:
     """Notes what an event that was just stored refers to; writes nothing for most events.
 
     Args:
         tx: The transaction that stores it.
-        session_key: The session.
+        session: The parameters of the session, with its `session_key`.
         sequence: Its sequence.
         event: Its JSON form.
     """
     found = references(event)
-    parameters: dict[str, Any] = {"session_key": session_key, "sequence": sequence}
+    parameters: dict[str, Any] = {**session, "sequence": sequence}
+    if found.rewinds_before:
+        target = {**parameters, "invocation_id": found.rewinds_before}
+        for (first,) in tx.rows("first_of_invocation", target):
+            if first is not None and first < sequence:
+                tx.run("insert_landmark", {**parameters, "call_digest": REWIND, "first": first})
     for call in found.answered:
         tx.run("answer_landmark", {**parameters, "call_digest": call})
     for call in [*found.opened, *([SUMMARY] if found.is_summary else ())]:
-        tx.run("insert_landmark", {**parameters, "call_digest": call})
+        tx.run("insert_landmark", {**parameters, "call_digest": call, "first": None})
 
 
 def load_window(
@@ -66,22 +77,43 @@ def referred(
 ) -> list[tuple[int, str]]:
     """Returns what events from `start` on refer to before it, oldest first.
 
-    That is the invocations of calls which were open at `start`, and by option the newest summary.
+    That is the invocations of calls which were open at `start`, and by option the newest summary;
+    nothing that a rewind or a restore has hidden.
     """
     if start <= 1:
         return []
     before = {**parameters, "sequence": start}
     found: _Rows = {}
-    calls = [row[0] for row in tx.rows("open_landmarks", before)]
+    hidden = _hidden(tx, parameters)
+    name = "call_landmarks" if hidden else "open_landmarks"
+    calls = [
+        sequence
+        for sequence, answered in tx.rows(name, before)
+        if not _is_in(hidden, sequence)
+        and (answered is None or answered >= start or _is_in(hidden, answered))
+    ]
     for sequence in sorted(set(calls))[-MOST_OPEN_CALLS:]:
         if sequence not in found:
             first, final = _bounds(tx, parameters, sequence, start)
             found |= _rows_between(tx, parameters, first, final)
     if with_summary:
-        for (sequence,) in tx.rows("newest_summary", before):
-            if sequence is not None:
-                found |= _rows_between(tx, parameters, sequence, sequence)
+        summaries = (sequence for (sequence,) in tx.stream("summaries", before))
+        for sequence in islice((one for one in summaries if not _is_in(hidden, one)), 1):
+            found |= _rows_between(tx, parameters, sequence, sequence)
     return sorted(found.items())
+
+
+def _hidden(tx: Transaction, parameters: Mapping[str, Any]) -> list[range]:
+    """Returns the sequences that rewinds have hidden; one that is hidden itself hides nothing."""
+    hidden: list[range] = []
+    for mark, first in tx.rows("rewind_landmarks", parameters):  # newest first
+        if not hidden or mark < hidden[-1].start:
+            hidden.append(range(first, mark))
+    return hidden
+
+
+def _is_in(hidden: Sequence[range], sequence: int) -> bool:
+    return any(sequence in one for one in hidden)
 
 
 def _rows_from(tx: Transaction, parameters: Mapping[str, Any], start: int) -> _Rows:

@@ -495,7 +495,11 @@ def _windowing() -> dict[str, ClauseElement]:
     at_or_behind = numbered.sequence >= _given("sequence")
     landmark = places.session_key == _given("session_key")
     before = places.sequence < _given("sequence")
-    is_call = places.call_digest != literal_column("''")
+    is_summary = places.call_digest == literal_column("''")
+    is_rewind = places.call_digest == literal_column("'<'")
+    calls = select(places.sequence, places.answered_sequence).where(
+        landmark, before, not_(is_summary), not_(is_rewind)
+    )
     return {
         "events_from": in_order.where(at_or_behind).order_by(numbered.sequence),
         "events_between": in_order.where(
@@ -510,20 +514,24 @@ def _windowing() -> dict[str, ClauseElement]:
         "first_of_invocation": select(func.min(numbered.sequence))
         .select_from(joined)
         .where(own, IsExactly(events.c.invocation_id, _given("invocation_id"))),
-        "open_landmarks": select(places.sequence).where(
-            landmark,
-            before,
-            is_call,
+        "call_landmarks": calls,
+        "open_landmarks": calls.where(
             or_(
                 places.answered_sequence.is_(None),
                 places.answered_sequence >= _given("sequence"),
             ),
         ),
-        "newest_summary": select(func.max(places.sequence)).where(landmark, before, not_(is_call)),
+        "summaries": select(places.sequence)
+        .where(landmark, before, is_summary)
+        .order_by(places.sequence.desc()),
+        "rewind_landmarks": select(places.sequence, places.answered_sequence)
+        .where(landmark, is_rewind)
+        .order_by(places.sequence.desc()),
         "insert_landmark": insert(memext_landmarks).values(
             session_key=_given("session_key"),
             sequence=_given("sequence"),
             call_digest=_given("call_digest"),
+            answered_sequence=_given("first"),
         ),
         "answer_landmark": update(memext_landmarks)
         .where(

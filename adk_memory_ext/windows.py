@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import sys
+from bisect import bisect_left
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from google.adk.sessions.base_session_service import GetSessionConfig
 
 from adk_memory_ext.errors import ConfigurationError
+from adk_memory_ext.interruptions import outline_of
+from adk_memory_ext.rewind_marks import live_positions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -72,6 +75,8 @@ class References:
     """Digests of the calls that it answers from outside."""
     is_summary: bool = False
     """Whether it is ADK's compaction summary."""
+    rewinds_before: str | None = None
+    """The invocation from which on it hides what came before it."""
 
 
 def references(event: Mapping[str, Any]) -> References:
@@ -81,16 +86,17 @@ def references(event: Mapping[str, Any]) -> References:
     has said by then: ADK 2.13 cannot tell its "pending" from a result.
     """
     calls = event.get("long_running_tool_ids") or ()
-    summary = bool((event.get("actions") or {}).get("compaction"))
+    actions = event.get("actions") or {}
+    summary, rewound = bool(actions.get("compaction")), actions.get("rewind_before_invocation_id")
     answers: list[str] = []
     if event.get("author") == "user":
         parts = (event.get("content") or {}).get("parts") or ()
         found = [part.get("function_response") or part.get("functionResponse") for part in parts]
         answers = [answer["id"] for answer in found if answer and answer.get("id")]
-    if not calls and not answers and not summary:
+    if not calls and not answers and not summary and not rewound:
         return _NOTHING
     return References(
-        tuple(sorted(map(call_digest, calls))), tuple(map(call_digest, answers)), summary
+        tuple(sorted(map(call_digest, calls))), tuple(map(call_digest, answers)), summary, rewound
     )
 
 
@@ -109,15 +115,14 @@ def window_of(events: Sequence[Event], window: Window) -> list[Event]:
     kept = set(range(start, len(events)))
     opened: dict[str, int] = {}
     summary: int | None = None
-    for index, event in enumerate(events):
-        found = references(event.model_dump(include=_REFERRING, exclude_none=True))
-        if index < start:
-            opened |= dict.fromkeys(found.opened, index)
-            if found.is_summary:
-                summary = index
-        if index < start:
-            for call in found.answered:
-                opened.pop(call, None)
+    live = live_positions(outline_of(events))
+    for index in live[: bisect_left(live, start)]:
+        found = references(events[index].model_dump(include=_REFERRING, exclude_none=True))
+        opened |= dict.fromkeys(found.opened, index)
+        if found.is_summary:
+            summary = index
+        for call in found.answered:
+            opened.pop(call, None)
     for index in sorted(set(opened.values()))[-MOST_OPEN_CALLS:]:
         kept |= _invocation(events, index, start)
     if summary is not None:

@@ -19,6 +19,7 @@ from adk_memory_ext import (
     Recovered,
     Recovery,
     RestoreHookError,
+    Window,
     idempotency_key,
 )
 from adk_memory_ext.interruptions import find_interruption
@@ -27,7 +28,7 @@ from conversation import answered, called, said, texts
 from people import OWN, SESSION, running, say
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Iterator
 
     from google.adk.agents.callback_context import CallbackContext
     from google.adk.events.event import Event
@@ -177,6 +178,77 @@ async def test_a_rollback_restores_the_last_checkpoint(sessions: DurableSessionS
     found = await sessions.get_session(**SESSION)
     assert found is not None
     assert found.state["step"] == "begun"
+
+
+async def test_a_rollback_leaves_the_window_as_it_is(sessions: DurableSessionService) -> None:
+    """A turn that loads the tail of a long log gets the tail of what was restored, and no more."""
+    session = await sessions.create_session(**SESSION)
+    for number in range(100):
+        event = said(f"{number}", author="agent", invocation=f"i{number}")
+        await sessions.append_event(session, event)
+    await sessions.checkpoints.create(session, step="a")
+    for event in booking():
+        await sessions.append_event(session, event)
+    windowed = DurableSessionService(sessions.wrapped, window=Window(events=5))
+    agent, requests = reader()
+    plugin = MemoryPlugin(recovery=Recovery(how="rollback"))
+    async with running(windowed, agent, plugins=[plugin]) as runner:
+        await say(runner, "again")
+    heard = [part.text for part in parts(requests[0]) if part.text != "Continue"]
+    assert heard[-2:] == ["99", "again"]
+    assert 4 <= len(heard) <= 12
+
+
+class Counted(list[Any]):
+    """A list that counts what is taken out of it."""
+
+    taken = 0
+
+    def __getitem__(self, place: Any) -> Any:
+        """Counts one item."""
+        self.taken += 1
+        return super().__getitem__(place)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Counts every item."""
+        for item in super().__iter__():
+            self.taken += 1
+            yield item
+
+    def __reversed__(self) -> Iterator[Any]:
+        """Counts every item."""
+        for item in super().__reversed__():
+            self.taken += 1
+            yield item
+
+
+@pytest.mark.parametrize(
+    ("tail", "kind", "opened"),
+    [
+        ([], "none", []),
+        ([said("hi", invocation="x")], "message", []),
+        ([said("hi", invocation="x"), called("a", {}, invocation="x")], "call", ["a"]),
+        (
+            [called("a", {}, invocation="x"), said("?", invocation="y")],
+            "call",
+            ["a"],
+        ),
+        ([called("a", {}, invocation="x"), called("b", {}, invocation="y")], "call", ["a", "b"]),
+    ],
+)
+def test_a_long_log_is_looked_at_from_its_end(
+    tail: list[Event], kind: str, opened: list[str]
+) -> None:
+    """What a crash has left is found, also of two in a row, without looking at what came before."""
+    log = Counted()
+    for number in range(1_000):
+        log.append(said("ask", invocation=f"i{number}"))
+        log.append(said("answer", author="agent", invocation=f"i{number}"))
+    log += tail
+    log.taken = 0
+    found = find_interruption(log)
+    assert (found.kind, [call.name for call in found.calls]) == (kind, opened)
+    assert log.taken < 12
 
 
 async def test_a_rollback_without_a_checkpoint_tells(sessions: DurableSessionService) -> None:

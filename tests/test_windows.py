@@ -9,6 +9,7 @@ import pytest
 from google.adk.agents import RunConfig
 from google.adk.agents.llm_agent import LlmAgent
 from google.adk.apps import App
+from google.adk.events._rewind_events import _apply_rewinds
 from google.adk.events.event import Event
 from google.adk.events.event_actions import EventActions, EventCompaction
 from google.adk.models.base_llm import BaseLlm
@@ -147,6 +148,59 @@ async def test_the_database_finds_what_a_look_at_the_whole_log_finds(
     ):
         found = (await loaded(sessions, window.config())).events
         assert found == window_of(events, window), window
+        assert live_ids(found) <= live_ids(events), window
+
+
+def live_ids(events: Sequence[Event]) -> set[str]:
+    """Returns the ids of the events that ADK shows the model."""
+    return {event.id for event in _apply_rewinds(list(events))}
+
+
+async def told(sessions: DurableSessionService, first: int, final: int) -> None:
+    """Says something in each of the turns."""
+    session = await whole(sessions)
+    for number in range(first, final):
+        await sessions.append_event(session, said(f"{number}", invocation=f"i{number}"))
+
+
+@pytest.mark.parametrize("foreign", [False, True], ids=["ours", "foreign"])
+async def test_no_window_holds_what_a_rewind_has_hidden(
+    sessions: DurableSessionService, foreign: bool
+) -> None:
+    """An open call and a summary are referred to, and not when a rewind has taken them back.
+
+    What an answer to the call said is taken back too: then the call is open again.
+    """
+    wrapped = InMemorySessionService() if foreign else sessions.wrapped
+    windowed = DurableSessionService(wrapped, window=Window(events=4, step=1))
+    session = await windowed.create_session(**KEY)
+    await windowed.append_event(session, call_event("kept", "kept"))
+    for invocation in ("gone", "later"):
+        await windowed.append_event(session, call_event(invocation, invocation))
+    await windowed.append_event(session, answer_event("kept", "later"))
+    await windowed.append_event(session, summary_event("later", session.events))
+    actions = EventActions(rewind_before_invocation_id="gone")
+    await windowed.append_event(session, Event(author="user", invocation_id="r", actions=actions))
+    await told(windowed, 0, 20)
+    found = (await loaded(windowed, None)).events
+    assert [event.invocation_id for event in found] == ["kept", "i16", "i17", "i18", "i19"]
+
+
+async def test_what_a_restore_has_brought_back_is_in_the_window(
+    sessions: DurableSessionService,
+) -> None:
+    """A call that was hidden and is live again is referred to as any other."""
+    session = await sessions.create_session(**KEY)
+    early = await sessions.checkpoints.create(session, step="early")
+    await sessions.append_event(session, call_event("back", "back"))
+    await sessions.append_event(session, said("and on", invocation="on"))
+    late = await sessions.checkpoints.create(session, step="late")
+    for point in (early, late):
+        await sessions.checkpoints.restore(point.id)
+    await told(sessions, 0, 20)
+    found = (await loaded(sessions, Window(events=4, step=1).config())).events
+    assert {event.invocation_id for event in found} == {"back", "i16", "i17", "i18", "i19"}
+    assert live_ids(found) <= live_ids((await whole(sessions)).events)
 
 
 def test_a_window_begins_with_the_first_event_of_an_invocation() -> None:
@@ -349,11 +403,12 @@ OF_VERSION_1: Final = {"memext_migrations", "memext_sessions", "memext_events"}
 
 
 async def test_an_older_database_is_searched_for_calls(backend: Backend, place: Place) -> None:
-    """A database of version 1 gets the places of its open calls when it is opened."""
+    """A database of version 1 gets the places of its open calls and rewinds when it is opened."""
     if not backend.durable:
         pytest.skip("nothing is left of it")
     async with DurableSessionService.from_url(place.url) as sessions:
-        log = await stored(sessions, random_log(5, 40))
+        log = await stored(sessions, random_log(28, 40))
+    assert any(event.actions.rewind_before_invocation_id for event in log)
 
     def back_to_version_1(connection: Any) -> None:
         for name in schema.metadata.tables.keys() - OF_VERSION_1:
