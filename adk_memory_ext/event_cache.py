@@ -2,7 +2,8 @@
 
 What is cached is told by a session's incarnation and an event's sequence, and read in the same
 transaction as the state, so that nobody gets what is not stored. A session that was deleted, in
-whichever process, has another incarnation or none, and its entry goes with the next look at it.
+whichever process, has another incarnation or none, and its entry goes with the next look at it,
+which `cache_checks` takes where nobody else does.
 **Who rewrites or removes a stored event gives its session a new incarnation**, or calls `forget` in
 every process.
 """
@@ -10,6 +11,7 @@ every process.
 from __future__ import annotations
 
 import threading
+import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,7 +22,7 @@ from adk_memory_ext.stored_events import decode_event
 from adk_memory_ext.untouched_events import untouched
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from google.adk.events.event import Event
 
@@ -50,10 +52,13 @@ class CachedSession:
     """What is kept of one session."""
 
     incarnation: int
+    session_key: int
     events: dict[int, _Cached] = field(default_factory=dict)
     whole_up_to: int = 0
     """The sequence up to which every event is here; 0 if some are missing from the beginning."""
     size: int = 0
+    used: float = field(default_factory=time.monotonic)
+    """When it was last asked for, in seconds of a clock that only goes on."""
 
 
 class EventCache:
@@ -80,13 +85,14 @@ class EventCache:
         """Returns how many sessions are kept."""
         return len(self._entries)
 
-    def entry(self, session: SessionId, incarnation: int) -> CachedSession:
+    def entry(self, session: SessionId, incarnation: int, session_key: int) -> CachedSession:
         """Returns what is kept of a session, empty if that is nothing or of an earlier one."""
         with self._lock:
             entry = self._entries.get(session)
             if entry is None or entry.incarnation != incarnation:
                 self._drop(session)
-                return CachedSession(incarnation)
+                return CachedSession(incarnation, session_key)
+            entry.used = time.monotonic()
             return entry
 
     def events(
@@ -121,6 +127,24 @@ class EventCache:
         """Keeps nothing of a session."""
         with self._lock:
             self._drop(session)
+
+    def kept(self) -> dict[int, int]:
+        """Returns the incarnations of what is kept, with their session keys."""
+        with self._lock:
+            return {entry.incarnation: entry.session_key for entry in self._entries.values()}
+
+    def forget_incarnations(self, gone: Collection[int]) -> None:
+        """Keeps nothing of these."""
+        with self._lock:
+            for session in [s for s, entry in self._entries.items() if entry.incarnation in gone]:
+                self._drop(session)
+
+    def forget_idle(self, seconds: float) -> None:
+        """Keeps nothing of sessions that were not asked for in so many seconds."""
+        before = time.monotonic() - seconds
+        with self._lock:
+            for session in [s for s, entry in self._entries.items() if entry.used < before]:
+                self._drop(session)
 
     def clear(self) -> None:
         """Keeps nothing."""

@@ -28,6 +28,7 @@ from adk_memory_ext.service_check import CheckedClause, check_service
 from adk_memory_ext.state_changes import change_in
 from adk_memory_ext.turn_queue import TurnQueue
 from adk_memory_ext.wider_services import (
+    ForgetsDeleted,
     KeepsInitialState,
     ListsPages,
     MakesCheckpoints,
@@ -133,8 +134,11 @@ class DurableSessionService(BaseSessionService):
         """What was done to the history of each request."""
         self._verify_deletes = verify_deletes
         holds_sessions = getattr(self._lowest, "database", None) is self._database
-        ttl = None if policy is None else policy.ttl
-        self.erasure: Final = Erasure(self._database if holds_sessions else None, ttl)
+        self.erasure: Final = Erasure(
+            self._database if holds_sessions else None,
+            None if policy is None else policy.ttl,
+            self._lowest.forget_deleted if isinstance(self._lowest, ForgetsDeleted) else None,
+        )
         """Erases sessions and people, with receipts."""
         from adk_memory_ext.checkpoints import Checkpoints  # and with it SQLAlchemy
 

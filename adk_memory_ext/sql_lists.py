@@ -17,7 +17,7 @@ from adk_memory_ext.schema import memext_sessions
 from adk_memory_ext.sql_store import decode_state, merged_state
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from sqlalchemy import ColumnElement, Select
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 _MICROSECONDS: Final = 1_000_000
 _BEYOND_INTEGERS: Final = 2**63
 """What no database's integers reach."""
+_AT_ONCE: Final = 500
+"""Sessions that one statement looks for."""
 
 
 def all_sessions(
@@ -233,3 +235,18 @@ def _sessions_and_links() -> Select[Any]:
         link.session_key,
         link.updated_microseconds,
     ).outerjoin_from(sessions, memext_sessions, _same_session())
+
+
+def living(tx: Transaction, session_keys: Sequence[int]) -> set[int]:
+    """Returns the incarnations of those sessions of the given keys that are stored."""
+    link = memext_sessions.c
+    query = select(link.incarnation, link.created_microseconds, sessions.c.create_time).join_from(
+        memext_sessions, sessions, _same_session()
+    )
+    found: set[int] = set()
+    for start in range(0, len(session_keys), _AT_ONCE):
+        of_these = link.session_key.in_(session_keys[start : start + _AT_ONCE])
+        for incarnation, created, create_time in tx.connection.execute(query.where(of_these)):
+            if tx.microseconds(create_time) == created:  # else plain ADK has put another one there
+                found.add(incarnation)
+    return found

@@ -27,6 +27,7 @@ from adk_memory_ext import (
     sql_lists,
     sql_store,
 )
+from adk_memory_ext.cache_checks import CacheChecks
 from adk_memory_ext.checkpoint_records import CheckpointPolicy
 from adk_memory_ext.checkpoint_requests import requests_in
 from adk_memory_ext.errors import ConfigurationError, StateRejectedError
@@ -58,7 +59,7 @@ from adk_memory_ext.stored_sessions import (
 from adk_memory_ext.windows import WindowConfig
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from google.adk.sessions.session import Session
@@ -137,6 +138,7 @@ class SqlSessionService(BaseSessionService):
         if cache_bytes < 0:
             raise ConfigurationError("cache_bytes must not be negative.")
         self._cache = EventCache(cache_bytes)
+        self._checks = CacheChecks(self._cache, self._living)
         self._database = database
         self._on_bad_value: OnBadValue = on_bad_value
         self.checkpoint_policy = CheckpointPolicy()
@@ -232,11 +234,11 @@ class SqlSessionService(BaseSessionService):
             after = microseconds(config.after_timestamp)
 
         def work(tx: Transaction, *, check: bool = True) -> StoredSession | None:
-            entry = CachedSession(0)
+            entry = CachedSession(0, 0)
 
             def known(head: Head) -> int:
                 nonlocal entry
-                entry = self._cache.entry(identity, head.incarnation)
+                entry = self._cache.entry(identity, head.incarnation, head.key)
                 return entry.whole_up_to
 
             loaded = sql_store.load_session(
@@ -246,7 +248,7 @@ class SqlSessionService(BaseSessionService):
                 self._cache.forget(identity)
                 return None
             if loaded.known is None:
-                entry = self._cache.entry(identity, loaded.head.incarnation)
+                known(loaded.head)
             events = self._cache.events(identity, entry, loaded.events, loaded.known)
             session = loaded_session(identity, loaded, events)
             sql_expiry.hide_expired(tx, identity, session.state, self._ttl)
@@ -258,9 +260,11 @@ class SqlSessionService(BaseSessionService):
             return work(tx, check=False)
 
         try:
-            return await self._database.read(work)
+            session = await self._database.read(work)
         except ForeignRowsError:
-            return await self._database.write(adopting)
+            session = await self._database.write(adopting)
+        self._checks.go_on()
+        return session
 
     async def list_sessions(
         self, *, app_name: str, user_id: str | None = None
@@ -458,8 +462,16 @@ class SqlSessionService(BaseSessionService):
     async def flush(self) -> None:
         """Does nothing: what was acknowledged is stored."""
 
+    async def forget_deleted(self) -> None:
+        """Keeps nothing in memory of sessions that are stored no more, whoever deleted them."""
+        await self._checks.check()
+
+    async def _living(self, session_keys: Sequence[int]) -> set[int]:
+        return await self._database.read(lambda tx: sql_lists.living(tx, session_keys))
+
     async def close(self) -> None:
         """Closes the database and forgets what was loaded. May be called twice."""
+        await self._checks.close()
         self._cache.clear()
         await self._database.close()
 

@@ -225,24 +225,30 @@ class SqliteDatabase:
         tx: SqliteTransaction | None = None
         stop = False
         while not stop:
-            batch, stop = self._next_batch()
-            if not batch:
-                continue
-            try:
-                if tx is None:
-                    tx = self._open()
-                _do_maintenance(tx, batch)
-                if any(job.in_transaction for job in batch):
-                    self._write_batch(tx, batch)
-            except Exception as error:  # noqa: BLE001  # each waiting caller gets it
-                for job in batch:
-                    job.error = job.error or translated(error)
-                if tx is not None and tx.in_transaction:  # not even the rollback went through
-                    tx.connection.close()
-                    tx = None
-            _deliver(batch)
+            # In a function, which lets go of what was written before the next write is waited for.
+            tx, stop = self._write_next(tx)
         if tx is not None:
             tx.connection.close()
+
+    def _write_next(self, tx: SqliteTransaction | None) -> tuple[SqliteTransaction | None, bool]:
+        """Waits for writes and does them; returns the connection to go on with, if there is one."""
+        batch, stop = self._next_batch()
+        if not batch:
+            return tx, stop
+        try:
+            if tx is None:
+                tx = self._open()
+            _do_maintenance(tx, batch)
+            if any(job.in_transaction for job in batch):
+                self._write_batch(tx, batch)
+        except Exception as error:  # noqa: BLE001  # each waiting caller gets it
+            for job in batch:
+                job.error = job.error or translated(error)
+            if tx is not None and tx.in_transaction:  # not even the rollback went through
+                tx.connection.close()
+                tx = None
+        _deliver(batch)
+        return tx, stop
 
     def _next_batch(self) -> tuple[list[_Write], bool]:
         """Returns the writes that wait by now, at least one, and whether to stop after them."""

@@ -41,6 +41,14 @@ class SeesChanges(Protocol):
 
 
 @runtime_checkable
+class ForgetsDeleted(Protocol):
+    """A session service that keeps what it has loaded, and can be told to look whether it may."""
+
+    async def forget_deleted(self) -> None:
+        """Keeps nothing in memory of sessions that are stored no more."""
+
+
+@runtime_checkable
 class KeepsInitialState(Protocol):
     """A session service that keeps the state that sessions were created with."""
 

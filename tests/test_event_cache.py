@@ -312,32 +312,32 @@ def test_the_sessions_used_last_stay() -> None:
     cache = EventCache(100_000)
     names = [SessionId("app", "user", f"{number}") for number in range(5)]
     for name in names:
-        cache.events(name, cache.entry(name, 1), rows(4), known=0)
+        cache.events(name, cache.entry(name, 1, 1), rows(4), known=0)
         cache.events(
-            names[0], cache.entry(names[0], 1), [], known=cache.entry(names[0], 1).whole_up_to
+            names[0], cache.entry(names[0], 1, 1), [], known=cache.entry(names[0], 1, 1).whole_up_to
         )
         assert 0 < cache.size <= 100_000
-    assert cache.entry(names[0], 1).whole_up_to == 4
-    assert cache.entry(names[1], 1).whole_up_to == 0
-    assert cache.entry(names[4], 1).whole_up_to == 4
+    assert cache.entry(names[0], 1, 1).whole_up_to == 4
+    assert cache.entry(names[1], 1, 1).whole_up_to == 0
+    assert cache.entry(names[4], 1, 1).whole_up_to == 4
 
 
 def test_a_session_larger_than_the_cache_is_handed_out_and_not_kept() -> None:
     """One huge session empties nothing but itself."""
     cache = EventCache(50_000)
     small = SessionId("app", "user", "small")
-    cache.events(small, cache.entry(small, 1), rows(2), known=0)
-    assert len(cache.events(SESSION, cache.entry(SESSION, 1), rows(50), known=0)) == 50
-    assert cache.entry(SESSION, 1).whole_up_to == 0
-    assert cache.entry(small, 1).whole_up_to == 2
+    cache.events(small, cache.entry(small, 1, 1), rows(2), known=0)
+    assert len(cache.events(SESSION, cache.entry(SESSION, 1, 1), rows(50), known=0)) == 50
+    assert cache.entry(SESSION, 1, 1).whole_up_to == 0
+    assert cache.entry(small, 1, 1).whole_up_to == 2
 
 
 def test_who_reads_an_earlier_moment_gets_no_later_event() -> None:
     """A transaction that began before others' appends hands out what was there when it began."""
     cache = EventCache(1_000_000)
     log = rows(6)
-    cache.events(SESSION, cache.entry(SESSION, 1), log, known=0)
-    entry = cache.entry(SESSION, 1)
+    cache.events(SESSION, cache.entry(SESSION, 1, 1), log, known=0)
+    entry = cache.entry(SESSION, 1, 1)
     assert len(cache.events(SESSION, entry, [], known=4)) == 4
     assert len(cache.events(SESSION, entry, log[4:], known=4)) == 6
 
@@ -346,7 +346,7 @@ def test_a_part_of_the_log_is_not_taken_for_the_whole() -> None:
     """After a window was loaded, the whole log is read from its beginning."""
     cache = EventCache(1_000_000)
     log = rows(6)
-    assert len(cache.events(SESSION, cache.entry(SESSION, 1), log[4:])) == 2
-    entry = cache.entry(SESSION, 1)
+    assert len(cache.events(SESSION, cache.entry(SESSION, 1, 1), log[4:])) == 2
+    entry = cache.entry(SESSION, 1, 1)
     assert entry.whole_up_to == 0
     assert len(cache.events(SESSION, entry, log, known=0)) == 6

@@ -35,7 +35,7 @@ from adk_memory_ext.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
     from google.adk.artifacts.base_artifact_service import BaseArtifactService
     from google.adk.memory.base_memory_service import BaseMemoryService
@@ -72,11 +72,19 @@ class Erasure:
     Args:
         database: Where the rows are; None when the wrapped service has no database of ours.
         ttl: For how long state lives; None: for ever.
+        forget: Has the wrapped service keep nothing in memory of sessions that are gone; None
+            where it keeps nothing.
     """
 
-    def __init__(self, database: Database | None, ttl: Ttl | None = None) -> None:
+    def __init__(
+        self,
+        database: Database | None,
+        ttl: Ttl | None = None,
+        forget: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
         self._database = database
         self._ttl = ttl
+        self._forget = forget
         self._elsewhere: Final = Elsewhere()
         self._queue: list[tuple[Job, Any]] = []
         self._queued = asyncio.Event()
@@ -272,6 +280,7 @@ class Erasure:
             )
             if deleted.is_empty:
                 return None
+            await self._let_go()
             values = SearchedValues()
             await asyncio.to_thread(values.add_all, deleted.texts)
             if requested_by is not None and requested_by in values.values:
@@ -307,6 +316,7 @@ class Erasure:
             self._queue.append((job, lock))
             self._queued.set()
             self._start_verifying()
+            await self._let_go()
         return True
 
     async def begin(self) -> None:
@@ -348,6 +358,11 @@ class Erasure:
             if lock is not None:
                 lock.release()
         self._queue.clear()
+
+    async def _let_go(self) -> None:
+        """Lets go of what is in memory of sessions that were just deleted."""
+        if self._forget is not None:
+            await self._forget()
 
     # -- one erasure ------------------------------------------------------------------------
 
@@ -413,6 +428,7 @@ class Erasure:
             return delete_rows(tx, erasure_id, subject, facts, counts)
 
         texts, begun = await database.write(work)
+        await self._let_go()
         values = await asyncio.to_thread(values_of, texts, subject)
         if requested_by is not None and requested_by in values.values:
             facts["requested_by"] = None

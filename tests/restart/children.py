@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from typing import TYPE_CHECKING, Final, Literal
 
 from google.adk.agents.llm_agent import LlmAgent
+from google.adk.events.event import Event
 from google.adk.models.base_llm import BaseLlm
 from google.adk.models.llm_response import LlmResponse
 from google.adk.runners import Runner
@@ -13,6 +15,7 @@ from google.adk.tools.tool_context import ToolContext  # noqa: TC002  # ADK read
 from google.genai import types
 
 from adk_memory_ext.service import DurableSessionService
+from adk_memory_ext.sql_sessions import SqlSessionService
 from conversation import answered, called, replay, said, texts
 from restart.child import die
 from restart.killswitch import Point, arm, disarm, watch_databases
@@ -21,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
     from multiprocessing.connection import Connection
 
-    from google.adk.events.event import Event
     from google.adk.models.llm_request import LlmRequest
     from google.adk.sessions.session import Session
 
@@ -301,5 +303,36 @@ def take_turn(pipe: Connection, url: str, question: str, die_at: TurnPoint | Non
             async for _event in runner.run_async(user_id=USER, session_id="s", new_message=message):
                 pass
             await runner.close()
+
+    asyncio.run(run())
+
+
+def load_and_wait(pipe: Connection, url: str) -> None:
+    """Loads a session, waits until it is told of its erasure, and says what it still holds.
+
+    Nothing is called meanwhile; what is said is how long it took to forget, in seconds, and how
+    many events with the secret are left in memory.
+    """
+
+    def held() -> int:
+        gc.collect()
+        return sum(
+            type(one) is Event and "secret" in one.model_dump_json() for one in gc.get_objects()
+        )
+
+    async def run() -> None:
+        async with DurableSessionService.from_url(url) as sessions:
+            assert isinstance(sessions.wrapped, SqlSessionService)
+            session = await _begin(sessions, "s")
+            await sessions.append_event(session, said("the secret"))
+            del session
+            assert await sessions.get_session(app_name=APP, user_id=USER, session_id="s")
+            pipe.send(held())
+            assert await asyncio.to_thread(pipe.recv) == "erased"
+            begin = asyncio.get_running_loop().time()
+            while len(sessions.wrapped.cache):
+                await asyncio.sleep(0.05)
+            pipe.send(asyncio.get_running_loop().time() - begin)
+            pipe.send(held())
 
     asyncio.run(run())

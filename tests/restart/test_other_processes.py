@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 import pytest
 
+from adk_memory_ext.cache_checks import EVERY_SECONDS
+from adk_memory_ext.errors import ErasureIncompleteError
+from adk_memory_ext.service import DurableSessionService
 from backends import count
 from conversation import texts
 from restart.child import Child
-from restart.children import look_on, write_beside, write_slowly
+from restart.children import APP, USER, load_and_wait, look_on, write_beside, write_slowly
 from restart.found import found
+from servers import HANG_SECONDS
+
+if TYPE_CHECKING:
+    from adk_memory_ext.erasure.receipts import Receipt
 
 
 @pytest.mark.parametrize("url", ["sqlite", "postgresql"], indirect=True)
@@ -51,3 +59,27 @@ def test_processes_that_write_at_once_lose_nothing(url: str, processes: int) -> 
         assert texts(session.events) == [f"{name} {n}" for n in range(number)]
         assert session.user_state == keys
         assert session.app_state == {f"app:{key}": value for key, value in keys.items()}
+
+
+@pytest.mark.parametrize("url", ["sqlite", "postgresql"], indirect=True)
+async def test_an_erasure_reaches_the_memory_of_another_process(url: str) -> None:
+    """A process that has loaded a session holds nothing of it soon after another one erased it."""
+    with Child(load_and_wait, (url,)) as child:
+        assert child.hear() > 0
+        async with DurableSessionService.from_url(url) as sessions:
+            receipt = await erased(sessions)
+        assert receipt.counts["events"] == 1
+        child.tell("erased")
+        seconds, left = child.hear(), child.hear()
+        assert child.end() == 0
+    assert left == 0
+    assert seconds < EVERY_SECONDS + HANG_SECONDS
+
+
+async def erased(sessions: DurableSessionService) -> Receipt:
+    """Erases the person; on a server, of whose files nobody can tell, without their check."""
+    try:
+        return await sessions.erasure.erase_user(app_name=APP, user_id=USER)
+    except ErasureIncompleteError as error:
+        receipt: Receipt = error.receipt
+        return receipt
