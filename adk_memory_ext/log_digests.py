@@ -41,7 +41,7 @@ def new_salt() -> str:
 
 def value_digest(salt: str, text: str) -> str:
     """Returns the digest that stands for a value's text."""
-    return sha256(bytes.fromhex(salt) + text.encode()).hexdigest()[:_LENGTH]
+    return sha256(f"{salt}{text}".encode()).hexdigest()[:_LENGTH]
 
 
 def beginning(salt: str) -> str:
@@ -52,7 +52,7 @@ def beginning(salt: str) -> str:
 def next_digest(salt: str, digest: str, log: Iterable[tuple[int, str, str]]) -> str:
     """Returns the digest of a log with more events: sequences, ids and stored texts, in order."""
     texts = "".join([f"{len(id_)}:{id_}{len(text)}:{text}" for _sequence, id_, text in log])
-    return sha256(bytes.fromhex(salt + digest) + texts.encode()).hexdigest()[:_LENGTH]
+    return sha256(f"{salt}{digest}{texts}".encode()).hexdigest()[:_LENGTH]
 
 
 def marks_of(salt: str, log: Iterable[tuple[int, str, str]]) -> str:

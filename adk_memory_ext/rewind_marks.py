@@ -104,17 +104,13 @@ def plan_restore(log: Outline, covered: int) -> Plan:
     hidden = len(live) - 1 - common
     if not hidden:
         return Plan(None, tree.positions(wanted[common + 1 :]), 0)
-    # A mark leaves what was live before the first event of its invocation.
-    begins = tree.begins
-    left = {
-        invocation: depths[tree.after[begin]]
-        for invocation, begin in begins.items()
-        if invocation and tree.after[begin] in depths
-    }
-    if not left:
+    # A mark leaves what was live before the first event of its invocation: as much as possible.
+    after = tree.after
+    marks = {after[begin]: invocation for invocation, begin in tree.begins.items() if invocation}
+    left = next((node for node in reversed(wanted) if node in marks), None)
+    if left is None:
         raise UnhideableError
-    mark = max(left, key=lambda invocation: (left[invocation], begins[invocation]))
-    return Plan(mark, tree.positions(wanted[left[mark] + 1 :]), hidden)
+    return Plan(marks[left], tree.positions(wanted[depths[left] + 1 :]), hidden)
 
 
 @dataclass(slots=True)

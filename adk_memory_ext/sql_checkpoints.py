@@ -339,14 +339,15 @@ def listed(
 def stretches(tx: Transaction, line_key: int, up_to: int) -> Iterator[Stretch]:
     """Yields what the checkpoints of a line up to a sequence know of the log, pruned ones too."""
     at = {"line_key": line_key, "sequence": up_to}
-    for sequence, digest, text in tx.stream("checkpoint_marks", at):
-        marks = text
-        if ";" in text:
-            *pruned, marks = text.split(";")
+    for row in tx.stream("checkpoint_marks", at):
+        stretch = Stretch._make(row)
+        if ";" in stretch.marks:
+            *pruned, marks = stretch.marks.split(";")
             for tombstone in pruned:
                 pruned_sequence, pruned_digest, pruned_marks = tombstone.split(",")
                 yield Stretch(int(pruned_sequence), pruned_digest, pruned_marks)
-        yield Stretch(sequence, digest, marks)
+            stretch = stretch._replace(marks=marks)
+        yield stretch
 
 
 def specials(tx: Transaction, line_key: int) -> tuple[dict[int, Special], int]:

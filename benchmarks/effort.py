@@ -32,6 +32,9 @@ class Effort:
     """Profile facts in the small database."""
     facts_many: int
     """The same in the large one, whose recalls must cost no more."""
+    turns: tuple[int, int]
+    """Turns of the short and of the long conversation that have a checkpoint at each."""
+    restore_rounds: int
     profile_seconds: float
 
     @property
@@ -55,6 +58,8 @@ FULL: Final = Effort(
     listed_many=100_000,
     facts=10_000,
     facts_many=1_000_000,
+    turns=(300, 3_000),
+    restore_rounds=15,
     profile_seconds=15,
 )
 QUICK: Final = Effort(
@@ -72,6 +77,8 @@ QUICK: Final = Effort(
     listed_many=20_000,
     facts=10_000,
     facts_many=100_000,
+    turns=(300, 1_000),
+    restore_rounds=5,
     profile_seconds=4,
 )
 TINY: Final = Effort(
@@ -89,6 +96,8 @@ TINY: Final = Effort(
     listed_many=120,
     facts=100,
     facts_many=200,
+    turns=(5, 12),
+    restore_rounds=1,
     profile_seconds=0.3,
 )
 EFFORTS: Final = {effort.name: effort for effort in (FULL, QUICK, TINY)}

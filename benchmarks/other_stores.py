@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.store import Synchronous, library_durability, sqlite_durability, sqlite_file
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from benchmarks.workload import Message
 
@@ -77,13 +77,7 @@ class _LangGraphConversation:
 
     def prepare(self, message: Message) -> dict[str, Any]:
         """Returns a checkpoint that holds the message, and no message before it."""
-        from langgraph.checkpoint.base import empty_checkpoint
-
-        return {
-            **empty_checkpoint(),
-            "channel_values": {"messages": [_as_document(message)]},
-            "channel_versions": {"messages": message.number + 1},
-        }
+        return {**whole_state([message]), "channel_versions": {"messages": message.number + 1}}
 
     async def append(self, prepared: dict[str, Any]) -> None:
         """Puts the checkpoint after the one before."""
@@ -102,6 +96,17 @@ class _LangGraphStore:
         """Begins a thread of that name."""
         config = {"configurable": {"thread_id": name, "checkpoint_ns": ""}}
         return _LangGraphConversation(self.saver, config)
+
+
+def whole_state(messages: Sequence[Message]) -> dict[str, Any]:
+    """Returns the checkpoint of a LangGraph graph whose state is all messages so far."""
+    from langgraph.checkpoint.base import empty_checkpoint
+
+    return {
+        **empty_checkpoint(),
+        "channel_values": {"messages": [_as_document(message) for message in messages]},
+        "channel_versions": {"messages": len(messages)},
+    }
 
 
 @asynccontextmanager

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from benchmarks import postgresql
 from benchmarks.appends import measure_appends, measure_concurrency
+from benchmarks.checkpoints import measure_checkpoints
 from benchmarks.contenders import CONCURRENT, SERVER, SQLITE, installed
 from benchmarks.histories import measure_histories
 from benchmarks.listings import measure_listings
@@ -37,6 +38,7 @@ PARTS: Final = {
     "list": "list of sessions, SQLite",
     "turn": "a turn with the plugin, SQLite",
     "profile_facts": "facts about users, SQLite",
+    "checkpoints": "a checkpoint at every turn, SQLite",
     "postgresql-append": "one conversation, PostgreSQL",
     "postgresql-concurrent": "many conversations at once, PostgreSQL",
     "profile": "where the time of an append goes",
@@ -52,6 +54,7 @@ _ON_FILE: Final[dict[str, Callable[..., Awaitable[Measured]]]] = {
     "turn": measure_turns,
     "long_turn": measure_long_turns,
     "profile_facts": measure_profile_facts,
+    "checkpoints": measure_checkpoints,
     "profile": profile_appends,
 }
 """Those that need no server."""

@@ -11,7 +11,7 @@ from benchmarks.listings import STATE_BYTES
 from benchmarks.long_turns import SHORT, WINDOWED
 from benchmarks.profile_append import LEVELS, PARTS, PLACES
 from benchmarks.rows import rows
-from benchmarks.wording import count, milliseconds, per_second, percent, table, times
+from benchmarks.wording import count, kibibytes, milliseconds, per_second, percent, table, times
 from benchmarks.workload import EVENT_BYTES, STATE_KEYS
 
 if TYPE_CHECKING:
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 NOTES: Final = Path(__file__).with_name("notes.md")
 """Written by hand: why an aim is missed and what it would cost."""
+
+_IN_MILLISECONDS: Final = ("added", "time")
+"""Kinds of comparisons that are no ratio."""
 
 _HEAD: Final = """\
 # Benchmarks
@@ -121,21 +124,22 @@ def _goal_row(row: Row, measured: Measured) -> list[str]:
 def _side(side: Side, measured: Measured) -> str:
     """Returns the amount, and whose it is where the column does not say so."""
     median = measured.spread(*side.key).median
-    amount = per_second(median) if side.is_rate else milliseconds(median)
+    write = per_second if side.is_rate else kibibytes if side.is_size else milliseconds
+    amount = write(median)
     name = side.name
     return f"{name}: {amount}" if name else amount
 
 
 def _value(row: Row, value: Spread) -> str:
-    write = milliseconds if row.kind == "added" else times
+    write = milliseconds if row.kind in _IN_MILLISECONDS else times
     sign = "+" if row.kind == "added" and value.median >= 0 else ""
-    words = {"faster": "faster", "cost": "the time", "added": ""}[row.kind]
+    words = {"faster": "faster", "cost": "the time", "size": "the bytes"}.get(row.kind, "")
     spread = f"({write(value.low)} to {write(value.high)})"
     return f"**{sign}{write(value.median)}** {words} {spread}".replace("  ", " ")
 
 
 def _goal(row: Row, goal: Goal, value: Spread) -> str:
-    unit = " ms" if row.kind == "added" else "x"
+    unit = " ms" if row.kind in _IN_MILLISECONDS else "x"
     sign = "≥" if goal.more else "≤"
     return f"{sign} {goal.limit:g}{unit} {'✓' if goal.reached(value.median) else '✗'}"
 

@@ -5,7 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal
 
-from benchmarks.contenders import ADK, OPENAI, OPENAI_NORMAL, OURS, OURS_NORMAL, Contender
+from benchmarks.checkpoints import BYTES, EVENT_BYTES, PLAIN, RESTORE
+from benchmarks.checkpoints import WITH as CHECKPOINTED
+from benchmarks.contenders import (
+    ADK,
+    LANGGRAPH,
+    OPENAI,
+    OPENAI_NORMAL,
+    OURS,
+    OURS_NORMAL,
+    Contender,
+)
 from benchmarks.histories import TAIL
 from benchmarks.listings import PAGE
 from benchmarks.long_turns import SHORT, WINDOW, WINDOWED
@@ -61,6 +71,11 @@ class Side:
         """Whether more is better."""
         return self.quantity.endswith("per_second")
 
+    @property
+    def is_size(self) -> bool:
+        """Whether it is in KiB."""
+        return "bytes" in self.quantity
+
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
@@ -69,9 +84,9 @@ class Row:
     title: str
     theirs: Side
     ours: Side
-    kind: Literal["faster", "cost", "added"]
-    """How many times faster ours is, how many times its cost theirs is, or how many milliseconds
-    ours takes longer."""
+    kind: Literal["faster", "cost", "added", "size", "time"]
+    """How many times faster ours is, how many times its cost theirs is, how many milliseconds ours
+    takes longer, how many times the bytes of theirs it takes, or the milliseconds of ours alone."""
     must: float
     aim: float | None = None
 
@@ -91,6 +106,8 @@ class Row:
 
     def value(self, results: Measured) -> Spread:
         """Returns the value over the rounds."""
+        if self.kind == "time":
+            return results.spread(*self.ours.key)
         if self.kind == "added":
             return results.difference(self.ours.key, self.theirs.key)
         if (self.kind == "faster") == self.ours.is_rate:
@@ -107,6 +124,7 @@ def rows(effort: Effort) -> list[Row]:
         *_list_rows(effort),
         *_turn_rows(),
         *_fact_rows(effort),
+        *_checkpoint_rows(effort),
         *_postgresql_rows(effort),
     ]
 
@@ -267,6 +285,61 @@ def _fact_rows(effort: Effort) -> list[Row]:
             kind="cost",
             must=1.2,
             aim=1.1,
+        ),
+    ]
+
+
+def _checkpoint_rows(effort: Effort) -> list[Row]:
+    few, many = effort.turns
+
+    def ours(quantity: str, turns: int, words: str = "") -> Side:
+        return Side(contender=OURS, quantity=f"{quantity}/{turns}", words=words)
+
+    def langgraph(quantity: str) -> Side:
+        return Side(contender=LANGGRAPH, quantity=f"{quantity}/{few}", words=f"{few:,} turns")
+
+    return [
+        *(
+            Row(
+                title=f"a checkpoint at each of {turns:,} turns: bytes",
+                theirs=ours(EVENT_BYTES, turns, "the event log"),
+                ours=ours(BYTES, turns, "all checkpoints"),
+                kind="size",
+                must=0.3,
+            )
+            for turns in effort.turns
+        ),
+        Row(
+            title=f"a checkpoint at each of {few:,} turns: bytes",
+            theirs=langgraph(BYTES),
+            ours=ours(BYTES, few),
+            kind="size",
+            must=1,
+        ),
+        *(
+            Row(
+                title=f"append with a checkpoint, behind {turns:,} turns",
+                theirs=ours(PLAIN, turns, "without"),
+                ours=ours(CHECKPOINTED, turns, "with"),
+                kind="added",
+                must=0.5,
+            )
+            for turns in effort.turns
+        ),
+        Row(
+            title="append with a checkpoint, by number of turns",
+            theirs=ours(CHECKPOINTED, few, f"{few:,} turns"),
+            ours=ours(CHECKPOINTED, many, f"{many:,} turns"),
+            kind="cost",
+            must=1.1,
+            aim=FLAT,
+        ),
+        Row(
+            title="restore of a checkpoint",
+            theirs=langgraph(RESTORE),
+            ours=ours(RESTORE, many, f"{many:,} turns"),
+            kind="time",
+            must=50,
         ),
     ]
 

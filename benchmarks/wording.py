@@ -18,6 +18,11 @@ def times(value: float) -> str:
     return f"{_digits(value)}x"
 
 
+def kibibytes(value: float) -> str:
+    """Returns a size: `312 KiB`, `11,400 KiB`."""
+    return f"{_digits(value)} KiB"
+
+
 def per_second(value: float) -> str:
     """Returns a rate: `11,400/s`."""
     return f"{value:,.0f}/s"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 from google.adk.sessions.database_session_service import DatabaseSessionService
 
-from benchmarks import machine
+from benchmarks import checkpoints, machine
 from benchmarks.__main__ import main
 from benchmarks.adk_stores import APP
 from benchmarks.contenders import ADK, OPENAI, OURS, SQLITE, installed
@@ -97,6 +97,22 @@ def test_each_contender_has_a_value_for_every_round(results: Results) -> None:
         assert "synchronous=" in results.measured.noted("durability", contender.name)
 
 
+def test_checkpoints_are_measured_beside_the_log(results: Results) -> None:
+    """The log has the bytes of its events; the checkpoints have theirs beside it."""
+    few, many = (
+        {
+            quantity: results.measured.spread(f"{quantity}/{turns}", OURS.name).median
+            for quantity in (checkpoints.EVENT_BYTES, checkpoints.BYTES, checkpoints.RESTORE)
+        }
+        for turns in TINY.turns
+    )
+    log = checkpoints.EVENT_BYTES
+    assert many[log] / few[log] == pytest.approx(TINY.turns[1] / TINY.turns[0], rel=0.05)
+    assert few[log] * 1024 > TINY.turns[0] * checkpoints.EVENTS_A_TURN * EVENT_BYTES * 0.9
+    assert many[checkpoints.BYTES] >= 0
+    assert min(few[checkpoints.RESTORE], many[checkpoints.RESTORE]) > 0
+
+
 def test_no_append_failed(results: Results) -> None:
     """With a few sessions at once, no store refuses an append."""
     assert {
@@ -138,8 +154,8 @@ def test_the_report_has_a_row_for_each_comparison(results: Results) -> None:
         if not row.measured(results.measured):
             assert ratio == "not measured"
             continue
-        assert re.search(r"\d (ms|)$|/s$", theirs)
-        assert re.search(r"\d (ms|)$|/s$", ours)
+        assert re.search(r"\d (ms|KiB)$|/s$", theirs)
+        assert re.search(r"\d (ms|KiB)$|/s$", ours)
         assert re.fullmatch(r"\*\*[+-]?[\d.,]+(x| ms)\*\*.* \(\S+.* to .*\)", ratio)
         assert re.fullmatch(r"[≥≤] [\d.]+(x| ms) [✓✗]", must)
         assert (aim == "") == (row.aim is None)
