@@ -1,21 +1,37 @@
 """How many tokens a part of a request has, estimated from what is sent.
 
-The estimate needs no tokenizer and one pass over the UTF-8 bytes. A Latin letter counts as a
-quarter of a token, a Chinese, Japanese or Korean character as one, a Cyrillic or Greek letter as
-0.6: what lies between the number of characters and the number of bytes tells them apart.
-`calibration` corrects it by what the model reported.
+The estimate needs no tokenizer and a pass or two over the UTF-8 bytes, which tell the kinds of
+characters apart: a word's Latin letters are a quarter of a token each, digits one each (models read
+them one by one), a Chinese or Japanese character one. `benchmarks/token_estimates.py` measures how
+far off that is. `calibration` corrects it by what the model reported.
 """
 
 from __future__ import annotations
 
 import json
+from string import ascii_letters
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from google.genai import types
 
-_LATIN_LETTERS: Final = 4
-"""In a token."""
+_CONTINUATION: Final = bytes(range(0x80, 0xC0))
+"""Bytes of a character in UTF-8 behind its first one."""
+_PUNCTUATION: Final = bytes(
+    set(range(0x21, 0x7F)) - set(b"0123456789") - set(ascii_letters.encode())
+)
+_KINDS: Final = (
+    (ascii_letters.encode() + bytes(range(0x21)), 0.25),  # and spaces
+    (bytes(range(0xE3, 0xEA)), 1.0),  # kana, Chinese characters
+    (bytes(range(0xEA, 0xF0)), 0.65),  # Hangul
+    (bytes(range(0xC4, 0xE0)), 0.4),  # Greek, Cyrillic, Hebrew, Arabic
+    (bytes(range(0xE0, 0xE3)), 0.55),  # scripts of India and South-East Asia, symbols
+    (_PUNCTUATION, 0.6),
+    (b"0123456789", 1.0),
+    (b"\xc2\xc3", 0.5),  # accented Latin letters
+    (bytes(range(0xF0, 0xF8)), 2.0),  # emoji, rare Chinese characters
+)
+"""The first bytes of characters of a kind, and the tokens of such a character."""
 _CONTENT_FRAME: Final = 4
 """Tokens of a content's role and separators."""
 _PART_FRAME: Final = 8
@@ -36,10 +52,17 @@ def text_tokens(text: str) -> int:
     """Returns the estimated tokens of a text; 0 for an empty one."""
     if not text:
         return 0
-    characters = len(text)
-    # Two more bytes than characters for a CJK character, one more for a Cyrillic one.
-    dense = (len(text.encode("utf-8", "surrogatepass")) - characters) / 2
-    return max(1, round(max(0.0, characters - dense) / _LATIN_LETTERS + dense))
+    left = text.encode("utf-8", "surrogatepass")
+    if len(left) != len(text):
+        left = left.translate(None, _CONTINUATION)
+    tokens = 0.0
+    for kind, weight in _KINDS:
+        rest = left.translate(None, kind)
+        tokens += (len(left) - len(rest)) * weight
+        if not rest:
+            break
+        left = rest
+    return max(1, round(tokens))
 
 
 def json_text(value: Any) -> str:
