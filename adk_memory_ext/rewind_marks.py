@@ -55,6 +55,8 @@ class Plan:
 
     rewinds_before: str | None
     """The invocation for the mark; None if nothing is to be hidden."""
+    begin: int | None
+    """The position of its first event."""
     copies: tuple[int, ...]
     """Positions of the events to repeat, in their order."""
     hidden: int
@@ -103,14 +105,15 @@ def plan_restore(log: Outline, covered: int) -> Plan:
     common = next(depths[node] for node in reversed(live) if node in depths)
     hidden = len(live) - 1 - common
     if not hidden:
-        return Plan(None, tree.positions(wanted[common + 1 :]), 0)
+        return Plan(None, None, tree.positions(wanted[common + 1 :]), 0)
     # A mark leaves what was live before the first event of its invocation: as much as possible.
     after = tree.after
     marks = {after[begin]: invocation for invocation, begin in tree.begins.items() if invocation}
     left = next((node for node in reversed(wanted) if node in marks), None)
     if left is None:
         raise UnhideableError
-    return Plan(marks[left], tree.positions(wanted[depths[left] + 1 :]), hidden)
+    mark = marks[left]
+    return Plan(mark, tree.begins[mark], tree.positions(wanted[depths[left] + 1 :]), hidden)
 
 
 @dataclass(slots=True)

@@ -50,6 +50,8 @@ class NewEvent:
     """What it does to each scope, keys without prefixes."""
     is_housekeeping: bool
     """Whether it applies to a session that has moved on: it has no content, or is a summary."""
+    hides_from: int | None = None
+    """Of a rewind, the first sequence that it hides; None where it has to be looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +137,7 @@ def append_event(
     data = with_delta(event.data, outcome)
     parameters["event_data"] = f'{tx.json(data)[:-1]}, "timestamp": {timestamp!r}}}'
     _write(tx, parameters)
-    sql_windows.note(tx, parameters, head.last_sequence + 1, data)
+    sql_windows.note(tx, parameters, head.last_sequence + 1, data, event.hides_from)
     revision = None if is_stale else Revision(head.incarnation, head.last_sequence + 1)
     return Appended(timestamp, revision, outcome, data)
 

@@ -127,6 +127,8 @@ def _put_back(
     note: NewEvent | None = None
     if delta or not plan.is_empty:
         note = _note(stored, plan.rewinds_before, delta)
+        if plan.begin is not None:
+            note = replace(note, hides_from=log.sequences[plan.begin])
         sql_events.append_event(tx, log.session, None, note)
         rows = {row[0]: row for row in log.rows(tx, plan.copies)}
         for position in plan.copies:

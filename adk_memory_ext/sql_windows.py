@@ -5,14 +5,13 @@
 
 from __future__ import annotations
 
-import json
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from adk_memory_ext.windows import MOST_OPEN_CALLS, references
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from adk_memory_ext.statements import Transaction
     from adk_memory_ext.windows import Window
@@ -23,13 +22,16 @@ REWIND: Final = "<"
 """What a rewind has there; the sequence in the place of an answer's is that of the first event that
 it hides."""
 _BLOCK: Final = 64
-_REWIND: Final = '"rewind_before_invocation_id"'
 
 _Rows = dict[int, str]
 
 
 def note(
-    tx: Transaction, session: Mapping[str, Any], sequence: int, event: Mapping[str, Any]
+    tx: Transaction,
+    session: Mapping[str, Any],
+    sequence: int,
+    event: Mapping[str, Any],
+    hides_from: int | None = None,
 ) -> None:
     """Notes what an event that was just stored refers to; writes nothing for most events.
 
@@ -38,18 +40,25 @@ def note(
         session: The parameters of the session, with its `session_key`.
         sequence: Its sequence.
         event: Its JSON form.
+        hides_from: The first sequence that it hides; None where it has to be looked for.
     """
     found = references(event)
     parameters: dict[str, Any] = {**session, "sequence": sequence}
     if found.rewinds_before:
-        target = {**parameters, "invocation_id": found.rewinds_before}
-        for (first,) in tx.rows("first_of_invocation", target):
-            if first is not None and first < sequence:
-                tx.run("insert_landmark", {**parameters, "call_digest": REWIND, "first": first})
+        first = hides_from or _begin(tx, session, found.rewinds_before)
+        if first is not None and first < sequence:
+            tx.run("insert_landmark", {**parameters, "call_digest": REWIND, "first": first})
     for call in found.answered:
         tx.run("answer_landmark", {**parameters, "call_digest": call})
     for call in [*found.opened, *([SUMMARY] if found.is_summary else ())]:
         tx.run("insert_landmark", {**parameters, "call_digest": call, "first": None})
+
+
+def _begin(tx: Transaction, session: Mapping[str, Any], invocation_id: str) -> int | None:
+    """Returns the first sequence of an invocation; None if the session has none of that id."""
+    target = {**session, "invocation_id": invocation_id}
+    first: int | None = tx.rows("first_of_invocation", target)[0][0]
+    return first
 
 
 def load_window(
@@ -64,12 +73,12 @@ def load_window(
         last: The session's newest sequence.
     """
     start = _aligned(tx, parameters, window.start(last))
-    rows = _rows_from(tx, parameters, start)
-    while (target := _rewound(tx, parameters, rows)) is not None and target < start:
+    rewinds = tx.rows("rewind_landmarks", parameters) if start > 1 else ()
+    while (hidden := min((one for mark, one in rewinds if mark >= start), default=start)) < start:
         # What was said before it is what the model now goes on from.
-        start = _aligned(tx, parameters, window.start(target - 1))
-        rows = _rows_from(tx, parameters, start)
-    return [*referred(tx, parameters, start, with_summary=True), *sorted(rows.items())]
+        start = _aligned(tx, parameters, window.start(hidden - 1))
+    rows = tx.rows("events_from", {**parameters, "sequence": start})
+    return [*referred(tx, parameters, start, with_summary=True), *rows]
 
 
 def referred(
@@ -116,10 +125,6 @@ def _is_in(hidden: Sequence[range], sequence: int) -> bool:
     return any(sequence in one for one in hidden)
 
 
-def _rows_from(tx: Transaction, parameters: Mapping[str, Any], start: int) -> _Rows:
-    return dict(tx.rows("events_from", {**parameters, "sequence": start}))
-
-
 def _rows_between(tx: Transaction, parameters: Mapping[str, Any], first: int, final: int) -> _Rows:
     return dict(tx.rows("events_between", {**parameters, "sequence": first, "final": final}))
 
@@ -157,23 +162,3 @@ def _edge(
             return edge
         place = edge + (1 if statement == "invocations_from" else -1)
     return edge
-
-
-def _rewound(tx: Transaction, parameters: Mapping[str, Any], rows: Mapping[int, str]) -> int | None:
-    """Returns the earliest sequence that a rewind among the events goes back to; None without."""
-    targets = set(_targets(rows.values()))
-    found = [
-        row[0]
-        for target in targets
-        for row in tx.rows("first_of_invocation", {**parameters, "invocation_id": target})
-        if row[0] is not None
-    ]
-    return min(found, default=None)
-
-
-def _targets(texts: Iterable[str]) -> Iterable[str]:
-    for text in texts:
-        if _REWIND in text:
-            target = (json.loads(text).get("actions") or {}).get("rewind_before_invocation_id")
-            if isinstance(target, str):
-                yield target
