@@ -132,7 +132,7 @@ def _writing() -> dict[str, ClauseElement]:
     content = ("digest", "marks", "specials", "is_snapshot", "manifest", "details")
     return {
         "insert_checkpoint_line": insert(_LINES)
-        .values(values(*identity, *progress, "parent_checkpoint"))
+        .values(values(*identity, *progress, "parent_checkpoint", "parent_session_id"))
         .inline(),
         "save_checkpoint_line": update(_LINES)
         .where(_LINES.c.line_key == given("line_key"))

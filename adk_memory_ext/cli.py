@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import click
 
@@ -76,6 +76,12 @@ def explain(url: str, session: str, turn: int | None, app: str | None, user: str
 )
 @click.option("--requested-by", help="Who asked, for the receipt.")
 @click.option("--deep", is_flag=True, help="Rewrite the file and overwrite its WAL in any case.")
+@click.option(
+    "--forks",
+    type=click.Choice(["erase", "detach"]),
+    default="erase",
+    help="Forks of the session hold its words: erase them too, or leave them.",
+)
 @click.option("--plan", is_flag=True, help="Say what would go. Changes nothing.")
 @click.option("--resume", is_flag=True, help="Finish erasures that were interrupted.")
 @click.option("--json", "as_json", is_flag=True, help="Print the receipt as JSON.")
@@ -86,6 +92,7 @@ def erase(  # noqa: PLR0917
     session_id: str | None,
     requested_by: str | None,
     deep: bool,
+    forks: Literal["erase", "detach"],
     plan: bool,
     resume: bool,
     as_json: bool,
@@ -98,7 +105,8 @@ def erase(  # noqa: PLR0917
 
     if not resume and (not app_name or not user_id):
         raise click.UsageError("Name --app and --user, or --resume.")
-    whose = {"app_name": app_name or "", "user_id": user_id or ""}
+    whose: dict[str, Any] = {"app_name": app_name or "", "user_id": user_id or ""}
+    session = {**whose, "session_id": session_id, "forks": forks}
 
     async def work() -> None:
         _require_file(url)
@@ -106,20 +114,20 @@ def erase(  # noqa: PLR0917
             erasure = sessions.erasure
             if plan:
                 planned = (
-                    await erasure.plan_session(**whose, session_id=session_id)
+                    await erasure.plan_session(**session)
                     if session_id
                     else await erasure.plan_user(**whose)
                 )
                 for name, count in planned.counts.items():
                     click.echo(f"{count:>8,}  {name}")
+                if planned.forks:
+                    click.echo(f"{planned.forks:>8,}  forks of the session")
                 return
             if resume:
                 receipts = await erasure.resume()
             elif session_id:
                 receipts = [
-                    await erasure.erase_session(
-                        **whose, session_id=session_id, requested_by=requested_by, deep=deep
-                    )
+                    await erasure.erase_session(**session, requested_by=requested_by, deep=deep)
                 ]
             else:
                 receipts = [await erasure.erase_user(**whose, requested_by=requested_by, deep=deep)]

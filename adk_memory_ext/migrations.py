@@ -422,6 +422,28 @@ def _find_rewinds(connection: Connection) -> None:
             connection.execute(insertion, {"key": key, "sequence": sequence, "first": first})
 
 
+def _add_parent_sessions(connection: Connection) -> None:
+    """Version 10: which session a fork was forked from; the checkpoint may be pruned."""
+    columns = inspect(connection).get_columns("memext_checkpoint_lines")
+    if "parent_session_id" not in {column["name"] for column in columns}:  # MySQL commits DDL
+        collation = _collation(connection)
+        collate = "" if collation is None else f" COLLATE {collation}"
+        connection.execute(
+            text(
+                "ALTER TABLE memext_checkpoint_lines"
+                f" ADD COLUMN parent_session_id VARCHAR(128){collate}"
+            )
+        )
+    known = """SELECT f.line_key, p.session_id FROM memext_checkpoint_lines f
+        JOIN memext_checkpoints c ON c.checkpoint_id = f.parent_checkpoint
+        JOIN memext_checkpoint_lines p ON p.line_key = c.line_key"""
+    saving = text(
+        "UPDATE memext_checkpoint_lines SET parent_session_id = :parent WHERE line_key = :key"
+    )
+    for key, parent in connection.execute(text(known)).all():
+        connection.execute(saving, {"key": key, "parent": parent})
+
+
 MIGRATIONS: Final[Mapping[int, Callable[[Connection], None]]] = {
     1: _create_sequences,
     2: _create_profiles,
@@ -432,5 +454,6 @@ MIGRATIONS: Final[Mapping[int, Callable[[Connection], None]]] = {
     7: _create_initial_state,
     8: _create_checkpoints,
     9: _find_rewinds,
+    10: _add_parent_sessions,
 }
 """What brings a database from the version before to each version."""

@@ -28,7 +28,7 @@ from sqlalchemy.dialects.mysql import LONGTEXT, MEDIUMTEXT
 
 from adk_memory_ext.adk_tables import ID_LENGTH, NAME_LENGTH
 
-VERSION: Final = 9
+VERSION: Final = 10
 """The schema version that this code writes; `migrations` brings a database to it."""
 
 # SQLite's INTEGER PRIMARY KEY is the row's own key (https://www.sqlite.org/rowidtable.html).
@@ -223,6 +223,8 @@ memext_checkpoint_lines: Final = Table(
     Column("manifest", _TEXT, nullable=False),
     # The checkpoint that the session was made from.
     Column("parent_checkpoint", String(ID_LENGTH), nullable=True),
+    # The session of that checkpoint, whose words a fork holds too; null once it was erased.
+    Column("parent_session_id", String(ID_LENGTH), nullable=True),
     UniqueConstraint(
         "app_name", "user_id", "session_id", "incarnation", name="memext_checkpoint_lines_identity"
     ),

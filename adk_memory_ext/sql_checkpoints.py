@@ -116,9 +116,12 @@ def find_line(
 
 
 def begin_line(
-    tx: Transaction, session: SessionId, incarnation: int, parent: str | None = None
+    tx: Transaction, session: SessionId, incarnation: int, parent: Checkpoint | None = None
 ) -> Line:
-    """Stores an empty line of checkpoints for a session and returns it."""
+    """Stores an empty line of checkpoints for a session and returns it.
+
+    `parent` is the checkpoint that the session was made from.
+    """
     salt = new_salt()
     parameters = {
         **session.parameters(),
@@ -128,7 +131,8 @@ def begin_line(
         "digest": beginning(salt),
         "last_number": 0,
         "manifest": encode({"state": {}, "artifacts": {}}),
-        "parent_checkpoint": parent,
+        "parent_checkpoint": parent and parent.id,
+        "parent_session_id": parent and parent.session_id,
     }
     tx.run("insert_checkpoint_line", parameters)
     line = find_line(tx, session, incarnation, lock=True)

@@ -187,7 +187,7 @@ def _create(
     sql_store.create_session(tx, session, app_changes={}, user_changes={}, session_state=state)
     head = sql_store.read_head(tx, session, lock=False)
     if head is not None:
-        sql_checkpoints.begin_line(tx, session, head.incarnation, stored.checkpoint.id)
+        sql_checkpoints.begin_line(tx, session, head.incarnation, stored.checkpoint)
 
 
 def parent_of(tx: Transaction, session: SessionId) -> str | None:

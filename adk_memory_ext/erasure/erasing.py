@@ -7,9 +7,10 @@ import contextlib
 import logging
 import secrets
 import uuid
+from collections import Counter
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 from adk_memory_ext.erasure.elsewhere import Elsewhere
 from adk_memory_ext.erasure.jobs import (
@@ -26,9 +27,10 @@ from adk_memory_ext.erasure.jobs import (
 )
 from adk_memory_ext.erasure.physical import clean
 from adk_memory_ext.erasure.searched_values import SearchedValues
-from adk_memory_ext.erasure.subjects import Subject
+from adk_memory_ext.erasure.subjects import Forks, Subject
 from adk_memory_ext.errors import (
     CapabilityError,
+    ConfigurationError,
     ErasureIncompleteError,
     MemoryExtError,
     StoreError,
@@ -64,6 +66,8 @@ class Plan:
     """Rows of each store; of stores that were registered, what they count."""
     not_reached: tuple[str, ...]
     """What it would not reach, and why."""
+    forks: int = 0
+    """Forks of the session, forks of forks too; their rows are in `counts` if they would go."""
 
 
 class Erasure:
@@ -122,11 +126,12 @@ class Erasure:
         session_id: str,
         requested_by: str | None = None,
         deep: bool = False,
+        forks: Forks = "erase",
     ) -> Receipt:
         """Erases a session everywhere and verifies that its bytes are gone.
 
         User state and app state stay. A running or later append to the session is refused, in every
-        process; its id may be used again.
+        process; its id may be used again. Sessions that were forked from it hold its words too.
 
         Args:
             app_name: The app.
@@ -136,14 +141,19 @@ class Erasure:
             deep: Rewrite the file in any case, and overwrite the WAL with zeros before it is cut
                 off. Below the file, an SSD, a copy-on-write file system, snapshots and backups
                 may keep what was overwritten.
+            forks: `erase` takes the session's forks along, and forks of these. `detach` leaves them
+                as they are, with what they were forked with; nothing says any more where they came
+                from. The receipt counts them.
 
         Raises:
+            ConfigurationError: When `forks` is something else. Nothing was deleted.
             ErasureIncompleteError: When something is left or could not be verified. All that can
                 be erased is gone; its `receipt` says what is not.
             CapabilityError: When the wrapped service has no database of ours. Nothing was deleted.
             StoreUnavailableError: When the database cannot be written. Nothing was deleted.
         """
-        return await self._erase(Subject(app_name, user_id, session_id), requested_by, deep)
+        subject = Subject(app_name, user_id, session_id)
+        return await self._erase(subject, requested_by, deep, _checked(forks))
 
     async def erase_user(
         self, *, app_name: str, user_id: str, requested_by: str | None = None, deep: bool = False
@@ -152,15 +162,17 @@ class Erasure:
 
         App state and other users stay as they are. Who returns later finds a new account.
         """
-        return await self._erase(Subject(app_name, user_id), requested_by, deep)
+        return await self._erase(Subject(app_name, user_id), requested_by, deep, "detach")
 
     async def plan_user(self, *, app_name: str, user_id: str) -> Plan:
         """Returns what `erase_user` would delete, and changes nothing."""
-        return await self._plan(Subject(app_name, user_id))
+        return await self._plan(Subject(app_name, user_id), "detach")
 
-    async def plan_session(self, *, app_name: str, user_id: str, session_id: str) -> Plan:
+    async def plan_session(
+        self, *, app_name: str, user_id: str, session_id: str, forks: Forks = "erase"
+    ) -> Plan:
         """Returns what `erase_session` would delete, and changes nothing."""
-        return await self._plan(Subject(app_name, user_id, session_id))
+        return await self._plan(Subject(app_name, user_id, session_id), _checked(forks))
 
     async def export_user(self, *, app_name: str, user_id: str) -> dict[str, Any]:
         """Returns everything that the database holds of a user, as one JSON document.
@@ -385,22 +397,43 @@ class Erasure:
             if lock is not None:
                 lock.release()
 
-    async def _plan(self, subject: Subject) -> Plan:
+    async def _plan(self, subject: Subject, forks: Forks) -> Plan:
         from adk_memory_ext.erasure import stored_rows
 
         database = self._required()
-        counts = await database.read(lambda tx: stored_rows.count_rows(tx, subject))
-        session_ids = await database.read(lambda tx: stored_rows.session_ids(tx, subject))
-        elsewhere, not_reached = await self._elsewhere.count(subject, session_ids)
-        return Plan(subject.kind, counts | elsewhere, tuple(not_reached))
+        subjects = await database.read(lambda tx: stored_rows.with_forks(tx, subject))
+        planned = subjects if forks == "erase" else [subject]
+        counts: Counter[str] = Counter()
+        for one in planned:
+            counts.update(await database.read(partial(stored_rows.count_rows, subject=one)))
+        elsewhere, not_reached = await self._reach(self._elsewhere.count, planned)
+        counts.update(elsewhere)
+        return Plan(subject.kind, dict(counts), tuple(not_reached), len(subjects) - 1)
 
-    async def _erase(self, subject: Subject, requested_by: str | None, deep: bool) -> Receipt:
+    async def _reach(
+        self, visit: Callable[..., Awaitable[tuple[dict[str, int], list[str]]]], of: list[Subject]
+    ) -> tuple[Counter[str], list[str]]:
+        """Counts or erases what subjects have elsewhere; returns how much, and what not and why."""
+        from adk_memory_ext.erasure import stored_rows
+
+        counts: Counter[str] = Counter()
+        reasons: dict[str, None] = {}
+        for one in of:
+            session_ids = partial(stored_rows.session_ids, subject=one)
+            found, failed = await visit(one, await self._required().read(session_ids))
+            counts.update(found)
+            reasons |= dict.fromkeys(failed)
+        return counts, [*reasons]
+
+    async def _erase(
+        self, subject: Subject, requested_by: str | None, deep: bool, forks: Forks
+    ) -> Receipt:
         from adk_memory_ext.erasure import ledger
 
         database = self._required()
         checked(subject)
         key = secrets.token_bytes(32)
-        facts = first_facts(subject, key, requested_by)
+        facts = first_facts(subject, key, requested_by, forks)
         erasure_id = uuid.uuid4().hex
         async with self._alone(erasure_id):
             await database.write(lambda tx: ledger.begin(tx, erasure_id, subject, facts))
@@ -421,8 +454,10 @@ class Erasure:
         from adk_memory_ext.erasure import stored_rows
 
         database = self._required()
-        session_ids = await database.read(lambda tx: stored_rows.session_ids(tx, subject))
-        counts, not_checked = await self._elsewhere.erase(subject, session_ids)
+        subjects = [subject]
+        if facts.get("forks") == "erase":
+            subjects = await database.read(lambda tx: stored_rows.with_forks(tx, subject))
+        counts, not_checked = await self._reach(self._elsewhere.erase, subjects)
 
         def work(tx: Transaction) -> tuple[list[str], int]:
             return delete_rows(tx, erasure_id, subject, facts, counts)
@@ -520,3 +555,9 @@ class Erasure:
         if not receipt.verified:
             raise ErasureIncompleteError(receipt)
         return receipt
+
+
+def _checked(forks: Forks) -> Forks:
+    if forks not in get_args(Forks):
+        raise ConfigurationError(f"forks must be 'erase' or 'detach', not {forks!r}.")
+    return forks

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -11,11 +12,11 @@ from adk_memory_ext.erasure.subjects import pseudonym
 from adk_memory_ext.records import SessionId
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from adk_memory_ext.erasure.physical import Cleaned
-    from adk_memory_ext.erasure.subjects import Subject
+    from adk_memory_ext.erasure.subjects import Forks, Subject
     from adk_memory_ext.statements import Transaction
 
 
@@ -73,7 +74,9 @@ def lock_name(erasure_id: str) -> SessionId:
     return SessionId("memext", "erasure", erasure_id)
 
 
-def first_facts(subject: Subject, key: bytes, requested_by: str | None) -> dict[str, Any]:
+def first_facts(
+    subject: Subject, key: bytes, requested_by: str | None, forks: Forks = "detach"
+) -> dict[str, Any]:
     """Returns what a receipt will say, as far as it is known before anything is deleted."""
     names_subject = any(one in (requested_by or "") for one in subject.ids)
     return {
@@ -81,6 +84,7 @@ def first_facts(subject: Subject, key: bytes, requested_by: str | None) -> dict[
         "subject": subject.pseudonym(key),
         "requested_by": None if names_subject else requested_by,
         "counts": {},
+        "forks": forks,
     }
 
 
@@ -89,14 +93,28 @@ def delete_rows(
     erasure_id: str,
     subject: Subject,
     facts: dict[str, Any],
-    elsewhere: dict[str, int],
+    elsewhere: Mapping[str, int],
 ) -> tuple[list[str], int]:
-    """Deletes the rows and returns their texts, and when the erasure began."""
+    """Deletes the rows and returns their texts, and when the erasure began.
+
+    Forks of an erased session go too, or forget where they came from, as the facts say.
+    """
     from adk_memory_ext.erasure import ledger, stored_rows
 
-    stored_rows.lock_rows(tx, subject)
-    texts = [*stored_rows.texts_of(tx, subject), *stored_rows.cut_profile(tx, subject)]
-    facts["counts"] = stored_rows.delete_rows(tx, subject) | elsewhere
+    erased, texts, counts = [subject], list[str](), Counter(elsewhere)
+    if facts.get("forks") == "erase":
+        erased = stored_rows.with_forks(tx, subject)
+        forks = len(erased) - 1, "erased"
+    else:
+        forks = stored_rows.detach_forks(tx, subject), "detached, with what it was forked with"
+    for one in erased:
+        stored_rows.lock_rows(tx, one)
+    for one in erased:
+        texts += [*stored_rows.texts_of(tx, one), *stored_rows.cut_profile(tx, one)]
+        counts.update(stored_rows.delete_rows(tx, one))
+    facts["counts"] = dict(counts)
+    if forks[0]:
+        facts["steps"] = {"forks": f"{forks[0]} {forks[1]}"}
     ledger.rows_are_gone(tx, erasure_id, facts)
     pending = ledger.find(tx, erasure_id)
     return texts, 0 if pending is None else pending.begun
@@ -144,7 +162,7 @@ def receipt_of(job: Job, cleaned: Cleaned, subject_key: str | None) -> Receipt:
         level=cleaned.level,
         verified=cleaned.verified and not job.not_checked,
         counts=job.facts["counts"],
-        steps={"rows": "deleted", **work.steps},
+        steps={"rows": "deleted", **job.facts.get("steps", {}), **work.steps},
         files=work.files,
         versions={"sqlite": work.sqlite} if work.sqlite else {},
         pragmas=work.pragmas,

@@ -8,9 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from sqlalchemy import and_, delete, func, select
+from sqlalchemy import and_, delete, false, func, not_, select, update
 
 from adk_memory_ext.adk_tables import events, sessions, user_states
+from adk_memory_ext.erasure.subjects import Subject
 from adk_memory_ext.exact_match import IsExactly
 from adk_memory_ext.facts import Owner
 from adk_memory_ext.records import SessionId
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
     from sqlalchemy import ColumnElement, Table
 
-    from adk_memory_ext.erasure.subjects import Subject
     from adk_memory_ext.statements import Transaction
 
 
@@ -184,6 +184,39 @@ def cut_profile(tx: Transaction, subject: Subject) -> list[str]:
 def _profile_texts(tx: Transaction, owner: Owner) -> set[str]:
     rows = tx.rows("all_facts", owner.parameters())
     return {value for row in rows for value in row if isinstance(value, str)}
+
+
+def with_forks(tx: Transaction, subject: Subject) -> list[Subject]:
+    """Returns a session and all that was forked from it, forks of forks too.
+
+    A user is alone: all forks of their sessions are theirs.
+    """
+    subjects = [subject]
+    for one in subjects:  # which grows
+        forks = memext_checkpoint_lines.c.session_id
+        rows = tx.connection.execute(select(forks).where(_is_fork_of(one)).distinct())
+        found = (Subject(one.app_name, one.user_id, session_id) for session_id in rows.scalars())
+        subjects += [fork for fork in found if fork not in subjects]
+    return subjects
+
+
+def detach_forks(tx: Transaction, subject: Subject) -> int:
+    """Has the forks of a session forget where they came from; returns how many there are."""
+    nothing = {"parent_checkpoint": None, "parent_session_id": None}
+    cut = update(memext_checkpoint_lines).where(_is_fork_of(subject)).values(nothing)
+    return tx.connection.execute(cut).rowcount
+
+
+def _is_fork_of(subject: Subject) -> ColumnElement[bool]:
+    line = memext_checkpoint_lines.c
+    if subject.session_id is None:
+        return false()
+    return and_(
+        IsExactly(line.app_name, subject.app_name),
+        IsExactly(line.user_id, subject.user_id),
+        IsExactly(line.parent_session_id, subject.session_id),
+        not_(IsExactly(line.session_id, subject.session_id)),  # which a restore made again
+    )
 
 
 def session_ids(tx: Transaction, subject: Subject) -> list[str]:

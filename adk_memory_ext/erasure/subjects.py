@@ -5,10 +5,13 @@ from __future__ import annotations
 import hashlib
 import hmac
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+Forks: TypeAlias = Literal["erase", "detach"]
+"""What becomes of forks of an erased session."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,6 +87,25 @@ def test_a_session_and_then_its_user_go(url: str, tmp_path: Path) -> None:
     assert "missing one: 2" in broken.output
 
 
+def test_forks_go_or_are_left(url: str) -> None:
+    """`--plan` counts them, and `--forks` says what becomes of them."""
+
+    async def fork(name: str) -> None:
+        async with DurableSessionService.from_url(url) as sessions:
+            session = await sessions.get_session(**ANN, session_id="session-one")
+            assert session is not None
+            point = await sessions.checkpoints.create(session, step=name)
+            await sessions.checkpoints.fork(point.id, name)
+
+    asyncio.run(fork("left"))
+    one = (*WHOSE, "--session", "session-one")
+    assert "1  forks of the session" in run(url, "erase", *one, "--plan").output
+    assert "2  events" in run(url, "erase", *one, "--plan").output
+    assert "1  events" in run(url, "erase", *one, "--plan", "--forks", "detach").output
+    assert "forks: 1 detached" in run(url, "erase", *one, "--forks", "detach").output
+    assert "2  events" in run(url, "erase", *WHOSE, "--plan").output
+
+
 def test_an_incomplete_erasure_fails_and_is_resumed(url: str, tmp_path: Path) -> None:
     """While a reader is pinned the command exits with 1 and the receipt; `--resume` ends it."""
     # In another process: opening the file a second time here would drop a reader's locks.
