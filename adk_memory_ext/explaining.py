@@ -67,6 +67,9 @@ def _details(request: RecordedRequest) -> Iterator[str]:
     report = request.report
     fixed = ", ".join(f"{name} {tokens:,}" for name, tokens in report["fixed"].items())
     yield f"  fixed: {fixed}; estimates x {report['ratio']}"
+    if "counted_by" in report:  # which earlier versions did not record
+        tokens = report["counted_tokens"]
+        yield f"  counted by: {report['counted_by']}" + (f", {tokens:,}" if tokens else "")
     for line in report["lines"]:
         what = ", ".join(line["events"]) or f"contents {line['digest'][:12]}"
         stands = f" (stands for {len(line['stands_for'])} events)" if line["stands_for"] else ""

@@ -1,9 +1,9 @@
 """A stand-in for the Gemini REST API on loopback, for the real `google-genai` client.
 
-`GeminiStub` serves `generateContent` and `streamGenerateContent?alt=sse`, keeps the bytes of every
-request, and refuses with Gemini's own 400 what Gemini refuses (`rejection`). What it answers is
-decided by a function that gets the request's JSON and returns the parts of the answer, so a test
-can only rely on what went over the wire:
+`GeminiStub` serves `generateContent`, `streamGenerateContent?alt=sse` and `countTokens`, keeps the
+bytes of every request, and refuses with Gemini's own 400 what Gemini refuses (`rejection`). What it
+answers is decided by a function that gets the request's JSON and returns the parts of the answer,
+so a test can only rely on what went over the wire:
 
     with GeminiStub(lambda body: [{"text": f"{len(body['contents'])} contents"}]) as gemini:
         environment |= gemini.environment
@@ -39,7 +39,9 @@ Answer: TypeAlias = "Callable[[Json], list[Json]]"
 _Response: TypeAlias = tuple[HTTPStatus, str, bytes]
 """Status, content type and body."""
 
-_PATH: Final = re.compile(r"/v1beta/models/([^/:]+):(generateContent|streamGenerateContent)(\?|$)")
+_PATH: Final = re.compile(
+    r"/v1beta/models/([^/:]+):(generateContent|streamGenerateContent|countTokens)(\?|$)"
+)
 _SPACE: Final = re.compile(r"[ \t\r\n]*")
 _CHUNK_CHARACTERS: Final = 40
 """How much text one chunk of a stream holds."""
@@ -53,7 +55,7 @@ class RecordedRequest:
 
     model: str
     method: str
-    """`generateContent` or `streamGenerateContent`."""
+    """`generateContent`, `streamGenerateContent` or `countTokens`."""
     body: bytes
     rejection: str | None
     """Why it was refused; None if it was answered."""
@@ -89,6 +91,8 @@ class GeminiStub:
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._thread = threading.Thread(target=self._server.serve_forever, name="gemini-stub")
         self.requests: list[RecordedRequest] = []
+        self.counted: list[RecordedRequest] = []
+        """Those of `countTokens`."""
         self.url = f"http://127.0.0.1:{self._server.server_port}"
 
     @property
@@ -141,12 +145,20 @@ class GeminiStub:
             return _error(HTTPStatus.FORBIDDEN, "the API key is missing", "PERMISSION_DENIED")
         model, method, _ = match.groups()
         parsed: Json = json.loads(body)
+        if method == "countTokens":
+            self.counted.append(RecordedRequest(model, method, body, None))
+            counted = json.dumps({"totalTokens": len(body) // _BYTES_PER_TOKEN})
+            return HTTPStatus.OK, "application/json", counted.encode()
         refused = rejection(parsed)
         self.requests.append(RecordedRequest(model, method, body, refused))
         if refused:
             return _error(HTTPStatus.BAD_REQUEST, refused, "INVALID_ARGUMENT")
+        return self._generated(model, method, body)
+
+    def _generated(self, model: str, method: str, body: bytes) -> _Response:
+        """Returns the answer to a request, in one piece or as a stream."""
         try:
-            parts = [_signed(part) for part in self._answer(parsed)]
+            parts = [_signed(part) for part in self._answer(json.loads(body))]
         except Exception:  # noqa: BLE001  # the test sees it as the client's error
             return _error(HTTPStatus.INTERNAL_SERVER_ERROR, traceback.format_exc(), "INTERNAL")
         tokens = len(body) // _BYTES_PER_TOKEN

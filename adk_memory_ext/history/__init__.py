@@ -3,7 +3,7 @@
 - `entries`: contents with what is known of them, and steps that stay together
 - `provenance`: which event a content came from; interrupted calls
 - `validity`: what a model accepts
-- `tokens`, `calibration`, `budgets`: how large a request is, and may be
+- `tokens`, `calibration`, `counters`, `budgets`: how large a request is, and may be
 - `strategies`, `trimming`: what goes first, and when
 - `candidates`: what competes with the history
 - `fitting`, `reports`: one request, and what was done to it
@@ -11,6 +11,7 @@
 """
 
 from adk_memory_ext.history.candidates import Choice, ContextCandidate, choose
+from adk_memory_ext.history.counters import ModelTokenCounter, TokenCounter
 from adk_memory_ext.history.entries import Entry, as_entries
 from adk_memory_ext.history.part import History, trim_contents
 from adk_memory_ext.history.provenance import KEEP
@@ -39,8 +40,10 @@ __all__ = [
     "HistoryPolicy",
     "KeepLatest",
     "Line",
+    "ModelTokenCounter",
     "RequestReport",
     "Strategy",
+    "TokenCounter",
     "Trimmed",
     "as_entries",
     "choose",

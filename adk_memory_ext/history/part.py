@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
 
 from google.adk.models.llm_request import LlmRequest
@@ -12,6 +13,7 @@ from google.genai import types
 from adk_memory_ext.errors import BudgetExceededError, ConfigurationError
 from adk_memory_ext.history.calibration import ESTIMATE, calibrated
 from adk_memory_ext.history.candidates import choose
+from adk_memory_ext.history.counters import counted
 from adk_memory_ext.history.entries import as_entries
 from adk_memory_ext.history.fitting import Filter, fit
 from adk_memory_ext.history.provenance import Reader, entries_of
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from google.adk.agents.callback_context import CallbackContext
 
     from adk_memory_ext.history.candidates import Choice, ContextCandidate
+    from adk_memory_ext.history.counters import TokenCounter
     from adk_memory_ext.history.reports import RequestReport
 
 OnOverBudget: TypeAlias = Literal["raise", "answer"]
@@ -57,6 +60,9 @@ class History(BasePlugin):
         candidates: Gives what may stand beside the history: facts, search results, documents. Those
             of other users than the invocation's are never looked at.
         candidates_tokens: What the chosen ones may take of the budget; None: an eighth.
+        counter: Counts what would be sent; where that is more than the estimate said, and too much,
+            more is cut. `ModelTokenCounter()` asks the model's own `count_tokens`. None: the
+            estimate, corrected by what the model reported for earlier calls.
         record: Keep each report beside its session, for `adk-memory explain`; needs sessions in a
             database of `DurableSessionService.from_url`. The plain callback records nothing.
 
@@ -74,6 +80,7 @@ class History(BasePlugin):
         on_report: OnReport | None = None,
         candidates: Candidates | None = None,
         candidates_tokens: int | None = None,
+        counter: TokenCounter | None = None,
         record: bool = False,
     ) -> None:
         super().__init__(name=name)
@@ -91,25 +98,26 @@ class History(BasePlugin):
             if candidates_tokens is None
             else candidates_tokens
         )
+        self._counter = counter
         self._record = record
         self._estimates: dict[tuple[str, str, str | None], int] = {}
 
     async def before_model_callback(
         self, *, callback_context: CallbackContext, llm_request: LlmRequest
     ) -> LlmResponse | None:
-        """Trims the request's contents, see `trim`, and records what was done if that is asked for.
+        """Does what `trim_counted` does, and records what was done if that is asked for.
 
         Raises:
             BudgetExceededError: When what must stay does not fit.
             ConfigurationError: When it is to be recorded and there is no place for it.
             StoreError: When it could not be recorded.
         """
-        reports: list[RequestReport] = []
-        answer = self._trim(callback_context, llm_request, reports)
+        report = await self._counted(callback_context, llm_request)
+        if isinstance(report, LlmResponse):
+            return report
         if self._record:
-            for report in reports:
-                await _record(callback_context, report)
-        return answer
+            await _record(callback_context, report)
+        return None
 
     def trim(
         self, callback_context: CallbackContext, llm_request: LlmRequest
@@ -120,40 +128,70 @@ class History(BasePlugin):
 
         Raises:
             BudgetExceededError: When what must stay does not fit. The request is as it was.
+            ConfigurationError: When a counter was given, for which `trim_counted` waits.
         """
-        return self._trim(callback_context, llm_request, [])
+        if self._counter is not None:
+            raise ConfigurationError("With a counter the callback is History(…).trim_counted.")
+        fitting, ratio = self._fitting(callback_context, llm_request)
+        try:
+            report = fitting(ratio)
+        except BudgetExceededError as error:
+            return self._refused(error)
+        self._note(callback_context, report)
+        return None
 
-    def _trim(
-        self,
-        callback_context: CallbackContext,
-        llm_request: LlmRequest,
-        reports: list[RequestReport],
+    async def trim_counted(
+        self, callback_context: CallbackContext, llm_request: LlmRequest
     ) -> LlmResponse | None:
-        run = callback_context.get_invocation_context()
+        """Does what `trim` does, and asks the counter, if there is one.
+
+        Raises:
+            BudgetExceededError: When what must stay does not fit. The request is as it was.
+        """
+        report = await self._counted(callback_context, llm_request)
+        return report if isinstance(report, LlmResponse) else None
+
+    async def _counted(
+        self, context: CallbackContext, request: LlmRequest
+    ) -> RequestReport | LlmResponse:
+        """Returns what was done to the request, or the answer that takes its place."""
+        fitting, ratio = self._fitting(context, request)
+        try:
+            if self._counter is None:
+                report = fitting(ratio)
+            else:
+                report = await counted(fitting, request, ratio, self._counter)
+        except BudgetExceededError as error:
+            return self._refused(error)
+        self._note(context, report)
+        return report
+
+    def _fitting(
+        self, context: CallbackContext, request: LlmRequest
+    ) -> tuple[Callable[[float], RequestReport], float]:
+        """Returns what fits the request by corrected estimates, and the first correction."""
+        run = context.get_invocation_context()
         events = run.session.events
         reader = Reader(
-            agent=callback_context.agent_name,
+            agent=context.agent_name,
             branch=run.branch,
             isolation_scope=run.isolation_scope,
-            question=callback_context.user_content,
+            question=context.user_content,
         )
-        entries = entries_of(llm_request.contents, events, reader)
-        try:
-            report = fit(
-                llm_request,
-                entries,
-                self.policy,
-                calibrated(events),
-                custom_filter=self._filter,
-                choice=self._choice(callback_context),
-            )
-        except BudgetExceededError as error:
-            if self._on_over_budget == "raise":
-                raise
-            return _refusal(error)
-        self._note(callback_context, report)
-        reports.append(report)
-        return None
+        fitting = partial(
+            fit,
+            request,
+            entries_of(request.contents, events, reader),
+            self.policy,
+            custom_filter=self._filter,
+            choice=self._choice(context),
+        )
+        return fitting, calibrated(events)
+
+    def _refused(self, error: BudgetExceededError) -> LlmResponse:
+        if self._on_over_budget == "raise":
+            raise error
+        return _refusal(error)
 
     async def after_model_callback(
         self, *, callback_context: CallbackContext, llm_response: LlmResponse

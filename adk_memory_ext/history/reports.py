@@ -53,6 +53,10 @@ class RequestReport:
     digest: str
     """SHA-256 of the contents as they were handed on."""
     lines: tuple[Line, ...]
+    counted_by: str = "estimate"
+    """`estimate`; `model`, where it was asked; or `estimate, because of …` where asking failed."""
+    counted_tokens: int | None = None
+    """The whole prompt as the model counted it; None where it did not."""
     candidates: tuple[tuple[str, str], ...] = ()
     """The id of each candidate with `chosen`, `conflict`, or why it was left out."""
 
@@ -76,7 +80,10 @@ class RequestReport:
             "memext.history.tokens_before": self.tokens_before,
             "memext.history.tokens_after": self.tokens_after,
             "memext.history.digest": self.digest,
+            "memext.history.counted_by": self.counted_by,
         }
+        if self.counted_tokens is not None:
+            attributes["memext.history.counted_tokens"] = self.counted_tokens
         for name, tokens in asdict(self.fixed).items():
             attributes[f"memext.history.{name}_tokens"] = tokens
         for fate, number in sorted(self.fates.items()):
