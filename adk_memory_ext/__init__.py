@@ -57,7 +57,7 @@ if TYPE_CHECKING:
         ProfileMemoryService,
         ProfileToolset,
     )
-    from adk_memory_ext.recovery import Recovery, idempotency_key
+    from adk_memory_ext.recovery import Recovery, idempotency_key, resume_interrupted
     from adk_memory_ext.refused_writes import RefusedWrites
     from adk_memory_ext.retention import RetentionPolicy
     from adk_memory_ext.service import DurableSessionService
@@ -137,6 +137,7 @@ __all__ = [
     "register",
     "reject",
     "request_checkpoint",
+    "resume_interrupted",
     "scoped",
     "supersede",
     "unwrap",
@@ -183,6 +184,7 @@ _MODULES: Final = {
     "checkpoint_after_tool": "checkpoint_requests",
     "checkpoint_router": "checkpoint_routes",
     "idempotency_key": "recovery",
+    "resume_interrupted": "recovery",
     "live_events": "interruptions",
     "register": "service_uri",
     "reject": "turn_queue",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from adk_memory_ext import sql_checkpoints, sql_restores
 from adk_memory_ext.checkpoint_records import (
@@ -18,7 +18,13 @@ from adk_memory_ext.checkpoint_records import (
 )
 from adk_memory_ext.errors import CapabilityError, CheckpointNotFoundError, ConfigurationError
 from adk_memory_ext.ids import check_owner, session_identity
-from adk_memory_ext.interruptions import Recover, Recovered, closing_events, find_interruption
+from adk_memory_ext.interruptions import (
+    Recover,
+    Recovered,
+    closing_events,
+    find_interruption,
+    preparing_events,
+)
 from adk_memory_ext.records import SessionId
 from adk_memory_ext.rewinds import is_same
 from adk_memory_ext.turn_queue import Turn, TurnQueue, wait
@@ -303,8 +309,10 @@ class Checkpoints:
 
         Args:
             session: The session.
-            how: `tell` answers each open call with "interrupted, outcome unknown"; `rollback`
-                restores the session's last good checkpoint, and tells where there is none.
+            how: `tell` answers each open call with "interrupted, outcome unknown", but for those
+                whose answers were kept; `rollback` restores the session's last good checkpoint, and
+                tells where there is none; `resume` leaves the invocation to ADK's resumability
+                (`resume_interrupted`) and puts in before it the answers that were kept.
 
         Raises:
             SessionNotFoundError: When there is no such session.
@@ -330,16 +338,17 @@ class Checkpoints:
             answered: Ids of calls whose answers are about to be appended.
             config: With which the session was loaded; None for the service's own.
         """
-        if how not in {"tell", "rollback"}:
-            raise ConfigurationError(f"how must be 'tell' or 'rollback', not {how!r}.")
+        if how not in get_args(Recover):
+            raise ConfigurationError(f"how must be one of {get_args(Recover)}, not {how!r}.")
         found = find_interruption(session.events, answered)
         if found.kind == "none":
             return Recovered(found=found, did="nothing")
         if how == "rollback" and (restored := await self._roll_back(session, config)):
             return Recovered(found=found, did="rolled back", restored=restored)
-        for event in closing_events(found.calls):
+        is_resumed = how == "resume"
+        for event in (preparing_events if is_resumed else closing_events)(found.calls):
             await self._append(session, event)
-        return Recovered(found=found, did="told")
+        return Recovered(found=found, did="prepared" if is_resumed else "told")
 
     async def is_restored(self, session: Session) -> bool:
         """Whether a session was made from a checkpoint; False over a service without any."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from google.adk.events.event import Event
+from google.adk.events.event_actions import EventActions
 from google.genai import types
 
+from adk_memory_ext.finished_calls import answer_of, kept_answers
 from adk_memory_ext.rewind_marks import Outline, Special, live_positions
 
 if TYPE_CHECKING:
@@ -44,6 +46,8 @@ class OpenCall:
     author: str
     """The agent that called."""
     branch: str | None
+    kept: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
+    """What was kept of its answer, where it had finished beside others that had not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +64,7 @@ class Interruption:
     invocations before it that did not come to their end either."""
 
 
-Recover: TypeAlias = Literal["tell", "rollback"]
+Recover: TypeAlias = Literal["tell", "rollback", "resume"]
 """What to do with an interrupted invocation."""
 
 
@@ -69,9 +73,11 @@ class Recovered:
     """What a recovery found and did."""
 
     found: Interruption
-    did: Literal["nothing", "told", "rolled back"]
-    """`told`: each open call has an answer now that says that its outcome is unknown; a message or
-    a turn without an end stands in the log, where the model sees it."""
+    did: Literal["nothing", "told", "rolled back", "prepared"]
+    """`told`: each open call has an answer now, the one that was kept of it or one that says that
+    its outcome is unknown; a message or a turn without an end stands in the log, where the model
+    sees it. `prepared`: calls have the answers that were kept, and the invocation can be resumed,
+    with `runner.run_async(invocation_id=report.found.invocation_id, …)`."""
     restored: Restored | None = None
     """What was rolled back."""
 
@@ -105,6 +111,8 @@ def find_interruption(events: Sequence[Event], answered: Container[str] = ()) ->
     live = _unsettled(events, answered)
     calls = _open_calls(live, answered, _answers_in(live))
     if calls:
+        kept = kept_answers(_live_backwards(events), {call.call_id for call in calls})
+        calls = tuple(replace(call, kept=kept.get(call.call_id)) for call in calls)
         return Interruption(kind="call", invocation_id=calls[-1].invocation_id, calls=calls)
     if not live:
         return Interruption(kind="none", invocation_id=None)
@@ -158,17 +166,32 @@ def _is_settled(run: Sequence[Event], seen: Sequence[Event], answered: Container
 
 
 def closing_events(calls: Sequence[OpenCall]) -> list[Event]:
-    """Returns one answer for each call, which says that its outcome is unknown."""
-    return [
-        Event(
-            invocation_id=call.invocation_id,
-            author=call.author,
-            branch=call.branch,
-            content=types.Content(role="user", parts=[_answer(call)]),
-            custom_metadata={RECOVERED: True},
-        )
-        for call in calls
-    ]
+    """Returns one answer for each call: what was kept of it, or that its outcome is unknown."""
+    return [_closing_event(call, call.author) for call in calls]
+
+
+def preparing_events(calls: Sequence[OpenCall]) -> list[Event]:
+    """Returns the answers that were kept, so that ADK resumes with the other calls alone.
+
+    ADK 2.13 takes a call event for done with when its own agent has said anything behind it, so
+    that these come from the user, as the answers of long-running calls do.
+    """
+    return [_closing_event(call, "user") for call in calls if call.kept is not None]
+
+
+def _closing_event(call: OpenCall, author: str) -> Event:
+    response, actions = (
+        (dict(_OUTCOME_UNKNOWN), EventActions()) if call.kept is None else answer_of(call.kept)
+    )
+    answer = types.FunctionResponse(id=call.call_id, name=call.name, response=response)
+    return Event(
+        invocation_id=call.invocation_id,
+        author=author,
+        branch=call.branch,
+        actions=actions,
+        content=types.Content(role="user", parts=[types.Part(function_response=answer)]),
+        custom_metadata={RECOVERED: True},
+    )
 
 
 def needs_fresh_facts(events: Sequence[Event]) -> bool:
@@ -180,13 +203,6 @@ def needs_fresh_facts(events: Sequence[Event]) -> bool:
         if event.content and event.author != "user" and COPY_OF not in metadata:
             return False
     return False
-
-
-def _answer(call: OpenCall) -> types.Part:
-    answer = types.FunctionResponse(
-        id=call.call_id, name=call.name, response=dict(_OUTCOME_UNKNOWN)
-    )
-    return types.Part(function_response=answer)
 
 
 def _answers_in(events: Sequence[Event]) -> set[str | None]:

@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 import json
+from contextlib import aclosing
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, get_args
 
+from google.adk.errors.session_not_found_error import SessionNotFoundError
 from google.adk.plugins.base_plugin import BasePlugin
 
-from adk_memory_ext.errors import RestoreHookError
-from adk_memory_ext.interruptions import needs_fresh_facts
+from adk_memory_ext.errors import ConfigurationError, RestoreHookError
+from adk_memory_ext.finished_calls import keeping_event
+from adk_memory_ext.interruptions import Recover, find_interruption, needs_fresh_facts
 from adk_memory_ext.records import SessionId
 from adk_memory_ext.service import DurableSessionService
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Container, Sequence
 
+    from google.adk.agents import RunConfig
     from google.adk.agents.callback_context import CallbackContext
     from google.adk.agents.invocation_context import InvocationContext
+    from google.adk.events.event import Event
     from google.adk.models.llm_request import LlmRequest
+    from google.adk.runners import Runner
+    from google.adk.tools.base_tool import BaseTool
     from google.adk.tools.tool_context import ToolContext
     from google.genai import types
 
-    from adk_memory_ext.interruptions import Recover, Recovered
+    from adk_memory_ext.interruptions import Recovered
 
     RestoreHook: TypeAlias = Callable[[CallbackContext], Awaitable[Any]]
 
@@ -43,12 +50,17 @@ class Recovery(BasePlugin):
         name: The plugin's name, unique within a Runner.
         how: `tell` answers each open call with "interrupted, outcome unknown", so that the model
             checks before it repeats; `rollback` restores the session's last good checkpoint, and
-            tells where there is none.
+            tells where there is none; `resume` is for apps with ADK's resumability: answers of
+            parallel calls are kept as they come, and put in when the invocation is resumed, so that
+            only the others run again. A new message instead of that is told.
         on_restore: Functions that read live facts (an order's status, a balance, a stock) with
             their own service. They are run before the first model call after a recovery or a
             restore, and what they return is put before the model as fresh, under the function's
             name, in every request of that turn.
         on_report: Called with what was found and done, when something was found.
+
+    Raises:
+        ConfigurationError: When `how` is none of these.
     """
 
     def __init__(
@@ -60,32 +72,76 @@ class Recovery(BasePlugin):
         on_report: Callable[[Recovered], None] | None = None,
     ) -> None:
         super().__init__(name=name)
+        if how not in get_args(Recover):
+            raise ConfigurationError(f"how must be one of {get_args(Recover)}, not {how!r}.")
         self._how: Recover = how
         self._on_restore = tuple(on_restore)
         self._on_report = on_report
         self._fresh: dict[str, str | None] = {}
         """What is put before the model, by invocation; None until the hooks have run."""
+        self._answered: set[str] = set()
+        """Invocations that began with a message."""
 
     async def on_user_message_callback(
         self, *, invocation_context: InvocationContext, user_message: types.Content
     ) -> types.Content | None:
         """Settles what the last process left open; the message stays as it is."""
-        service, session = invocation_context.session_service, invocation_context.session
-        if not isinstance(service, DurableSessionService) or not _has_turn(
-            service, invocation_context
-        ):
+        service, session = _alone(invocation_context), invocation_context.session
+        if service is None:
             return None
         answers = [part.function_response for part in user_message.parts or []]
         answered = {answer.id for answer in answers if answer and answer.id}
-        run = invocation_context.run_config
+        is_other = not _is_interrupted(invocation_context, answered)
+        how = "tell" if self._how == "resume" and is_other else self._how
+        await self._recover(service, invocation_context, how, answered)
+        is_restored = not session.events and await service.checkpoints.is_restored(session)
+        self._answered.add(invocation_context.invocation_id)
+        if is_restored or needs_fresh_facts(session.events):
+            self._read_facts(invocation_context)
+        return None
+
+    async def before_run_callback(self, *, invocation_context: InvocationContext) -> None:
+        """Prepares an invocation that is resumed without a message."""
+        service = _alone(invocation_context)
+        if service is None or invocation_context.invocation_id in self._answered:
+            return
+        if _is_interrupted(invocation_context):
+            if self._how == "resume":
+                await self._recover(service, invocation_context, "resume")
+            self._read_facts(invocation_context)
+
+    async def after_tool_callback(
+        self,
+        *,
+        tool: BaseTool,
+        tool_args: dict[str, Any],  # noqa: ARG002  # ADK's interface
+        tool_context: ToolContext,
+        result: Any,
+    ) -> None:
+        """Keeps the answer of one of several calls, where the app can be resumed."""
+        context = tool_context.get_invocation_context()
+        service = _alone(context)
+        if self._how != "resume" or not context.is_resumable or service is None:
+            return
+        if not tool.is_long_running and (event := keeping_event(tool_context, result)) is not None:
+            await service.append_event(context.session, event)
+
+    async def _recover(
+        self,
+        service: DurableSessionService,
+        context: InvocationContext,
+        how: Recover,
+        answered: Container[str] = (),
+    ) -> None:
+        run = context.run_config
         config = run.get_session_config if run else None
-        report = await service.checkpoints.recover_in_turn(session, self._how, answered, config)
+        report = await service.checkpoints.recover_in_turn(context.session, how, answered, config)
         if report.did != "nothing" and self._on_report is not None:
             self._on_report(report)
-        is_restored = not session.events and await service.checkpoints.is_restored(session)
-        if self._on_restore and (is_restored or needs_fresh_facts(session.events)):
-            self._fresh[invocation_context.invocation_id] = None
-        return None
+
+    def _read_facts(self, context: InvocationContext) -> None:
+        if self._on_restore:
+            self._fresh[context.invocation_id] = None
 
     async def before_model_callback(
         self, *, callback_context: CallbackContext, llm_request: LlmRequest
@@ -115,7 +171,7 @@ class Recovery(BasePlugin):
 
     async def after_run_callback(self, *, invocation_context: InvocationContext) -> None:
         """Forgets the invocation."""
-        self._fresh.pop(invocation_context.invocation_id, None)
+        self._forget(invocation_context)
 
     async def on_run_error_callback(
         self,
@@ -124,15 +180,72 @@ class Recovery(BasePlugin):
         error: Exception,  # noqa: ARG002  # ADK's interface
     ) -> None:
         """Forgets the invocation."""
-        self._fresh.pop(invocation_context.invocation_id, None)
+        self._forget(invocation_context)
+
+    def _forget(self, context: InvocationContext) -> None:
+        self._fresh.pop(context.invocation_id, None)
+        self._answered.discard(context.invocation_id)
 
 
-def _has_turn(service: DurableSessionService, context: InvocationContext) -> bool:
-    """Whether this invocation runs alone, so that nothing it finds open is still running."""
-    session = context.session
+def _alone(context: InvocationContext) -> DurableSessionService | None:
+    """Returns the service of an invocation that runs alone: what it finds open is not running."""
+    service, session = context.session_service, context.session
+    if not isinstance(service, DurableSessionService):
+        return None
     identity = SessionId(session.app_name, session.user_id, session.id)
     turn = service.turns.of(identity, context.invocation_id)
-    return turn is not None and turn.failure is None and not turn.released
+    is_alone = turn is not None and turn.failure is None and not turn.released
+    return service if is_alone else None
+
+
+def _is_interrupted(context: InvocationContext, answered: Container[str] = ()) -> bool:
+    """Whether the invocation itself is what was interrupted."""
+    found = find_interruption(context.session.events, answered)
+    return found.invocation_id == context.invocation_id
+
+
+async def resume_interrupted(
+    runner: Runner, *, user_id: str, session_id: str, run_config: RunConfig | None = None
+) -> AsyncGenerator[Event]:
+    """Runs what was interrupted in a session to its end, by ADK's resumability; yields its events.
+
+    Nothing is yielded where nothing was interrupted. Tools that have no answer run again, with the
+    same call id: those of parallel calls that had finished too, unless the `recovery` part is there
+    with `how="resume"`.
+
+    Args:
+        runner: The runner of an app that has a `ResumabilityConfig(is_resumable=True)`.
+        user_id: The user.
+        session_id: The session.
+        run_config: As in `Runner.run_async`.
+
+    Raises:
+        ConfigurationError: When the app is not resumable. Nothing was run.
+        SessionNotFoundError: When there is no such session.
+    """
+    config = runner.resumability_config
+    if config is None or not config.is_resumable:
+        raise ConfigurationError("The app needs ResumabilityConfig(is_resumable=True) to resume.")
+    session = await runner.session_service.get_session(
+        app_name=runner.app_name,
+        user_id=user_id,
+        session_id=session_id,
+        config=run_config.get_session_config if run_config else None,
+    )
+    if session is None:
+        raise SessionNotFoundError(f"Session {session_id} not found.")
+    found = find_interruption(session.events)
+    if found.invocation_id is None:
+        return
+    run = runner.run_async(
+        user_id=user_id,
+        session_id=session_id,
+        invocation_id=found.invocation_id,
+        run_config=run_config,
+    )
+    async with aclosing(run):
+        async for event in run:
+            yield event
 
 
 def idempotency_key(tool_context: ToolContext, *, step: str = "") -> str:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from google.adk.agents.llm_agent import LlmAgent
+from google.adk.apps import ResumabilityConfig
+from google.adk.errors.session_not_found_error import SessionNotFoundError
 from google.adk.models.base_llm import BaseLlm
 from google.adk.models.llm_response import LlmResponse
 from google.adk.tools.tool_context import ToolContext  # noqa: TC002  # ADK reads it
@@ -15,17 +17,20 @@ from google.genai import types
 from adk_memory_ext import (
     ConfigurationError,
     DurableSessionService,
+    Increment,
     MemoryPlugin,
     Recovered,
     Recovery,
     RestoreHookError,
     Window,
     idempotency_key,
+    resume_interrupted,
 )
+from adk_memory_ext.finished_calls import FINISHED
 from adk_memory_ext.interruptions import find_interruption
 from backends import OURS, WRAPPED
 from conversation import answered, called, said, texts
-from people import OWN, SESSION, running, say
+from people import OWN, SESSION, echo, running, say
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator
@@ -33,8 +38,10 @@ if TYPE_CHECKING:
     from google.adk.agents.callback_context import CallbackContext
     from google.adk.events.event import Event
     from google.adk.models.llm_request import LlmRequest
+    from google.adk.runners import Runner
     from google.adk.sessions.session import Session
 
+experimental = pytest.mark.filterwarnings(r"ignore:\[EXPERIMENTAL\]")
 over_every_service = pytest.mark.parametrize(
     "backend", [*OURS, *WRAPPED], ids=lambda backend: backend.name
 )
@@ -255,6 +262,85 @@ async def test_a_rollback_without_a_checkpoint_tells(sessions: DurableSessionSer
     """There is always a way on."""
     session = await interrupted(sessions, *booking())
     assert (await sessions.checkpoints.recover(session, "rollback")).did == "told"
+
+
+# --- ADK's resumability
+
+
+def resumable(agent: LlmAgent, **options: Any) -> dict[str, Any]:
+    """Returns what a resumable app is made of."""
+    part = Recovery(**{"how": "resume", **options})
+    return {
+        "agent": agent,
+        "plugins": [MemoryPlugin(recovery=part)],
+        "resumability_config": ResumabilityConfig(is_resumable=True),
+    }
+
+
+async def resumed(runner: Runner) -> list[Event]:
+    """Returns the events of what is resumed."""
+    return [one async for one in resume_interrupted(runner, user_id="user", session_id="session")]
+
+
+@experimental
+@over_every_service
+async def test_an_interrupted_message_is_resumed(sessions: DurableSessionService) -> None:
+    """The invocation comes to its end under its own id, with facts read afresh, once."""
+    await interrupted(sessions, said("well?", invocation="i1"))
+    agent, requests = reader()
+
+    async def stock(context: CallbackContext) -> str:
+        """Reads it."""
+        return f"7 for {context.user_id}"
+
+    async with running(sessions, **resumable(agent, on_restore=[stock])) as runner:
+        events = await resumed(runner)
+        assert {event.invocation_id for event in events} == {"i1"}
+        assert [text for text in texts(events) if text] == ["read"]
+        assert "7 for user" in str(requests[0].config.system_instruction)
+        assert await resumed(runner) == []
+        assert await say(runner, "next") != []
+        assert "7 for user" not in str(requests[1].config.system_instruction)
+
+
+@experimental
+async def test_what_cannot_be_resumed_says_so(sessions: DurableSessionService) -> None:
+    """An app without ADK's resumability, a session that is not there, a word that means nothing."""
+    await interrupted(sessions, said("well?"))
+    async with running(sessions, reader()[0]) as runner:
+        with pytest.raises(ConfigurationError, match="is_resumable"):
+            await resumed(runner)
+    async with running(sessions, **resumable(reader()[0])) as runner:
+        await sessions.delete_session(**SESSION)
+        with pytest.raises(SessionNotFoundError):
+            await resumed(runner)
+    with pytest.raises(ConfigurationError, match="guess"):
+        Recovery(how="guess")  # type: ignore[arg-type]
+
+
+@experimental
+@pytest.mark.parametrize(
+    ("calls", "change", "kept"), [(1, 1, 0), (2, 1, 2), (2, Increment(1), 0), (3, None, 3)]
+)
+async def test_answers_of_parallel_calls_are_kept(calls: int, change: Any, kept: int) -> None:
+    """One alone is not, as ADK stores it at once; nor is one whose change is no value."""
+
+    async def look(text: str, tool_context: ToolContext) -> Any:
+        """Looks it up."""
+        tool_context.state["seen"] = [*tool_context.state.get("seen", []), text]
+        tool_context.state["change"] = change
+        return text
+
+    async with DurableSessionService.from_url("") as sessions:
+        options = resumable(echo(tools=[look], calls=calls))
+        async with running(sessions, **options) as runner:
+            await say(runner, "now")
+        session = await sessions.get_session(**SESSION)
+    assert session is not None
+    found = [event for event in session.events if FINISHED in (event.custom_metadata or {})]
+    assert len(found) == kept
+    assert session.state["seen"] == ["now"] * calls
+    assert find_interruption(session.events).kind == "none"
 
 
 # --- Facts read afresh
