@@ -90,7 +90,7 @@ class DurableSessionService(BaseSessionService):
         policy: StatePolicy | None = None,
         profile_limits: ProfileLimits | None = None,
         window: Window | None = None,
-        verify_deletes: bool = False,
+        verify_deletes: bool = True,
         checkpoint_policy: CheckpointPolicy | None = None,
     ) -> None:
         if on_direct_write not in get_args(OnDirectWrite):
@@ -168,7 +168,7 @@ class DurableSessionService(BaseSessionService):
         profile_limits: ProfileLimits | None = None,
         window: Window | None = None,
         cache_bytes: int | None = None,
-        verify_deletes: bool = False,
+        verify_deletes: bool = True,
         checkpoint_policy: CheckpointPolicy | None = None,
         **options: Any,
     ) -> Self:
@@ -255,6 +255,7 @@ class DurableSessionService(BaseSessionService):
                 service cannot apply it. Nothing was written.
         """
         self._require_changes(state or {})
+        await self.erasure.begin()
         temporary = {key: value for key, value in (state or {}).items() if _is_temporary(key)}
         if temporary and self._policed is None:  # which some services store, and others drop
             state = {key: value for key, value in (state or {}).items() if key not in temporary}
@@ -300,6 +301,7 @@ class DurableSessionService(BaseSessionService):
         self, app_name: str, user_id: str, session_id: str, config: GetSessionConfig | None
     ) -> Session | None:
         """Loads a session; over a service that knows no windows, all of it to cut it here."""
+        await self.erasure.begin()
         window = config.window if isinstance(config, WindowConfig) else None
         if window is None or self._applies_changes:
             return await self._wrapped.get_session(
@@ -396,6 +398,7 @@ class DurableSessionService(BaseSessionService):
         self, *, app_name: str, user_id: str | None = None
     ) -> ListSessionsResponse:
         """Returns the sessions of a user, or of all users, without events, oldest update first."""
+        await self.erasure.begin()
         return await self._wrapped.list_sessions(app_name=app_name, user_id=user_id)
 
     async def list_sessions_page(
@@ -426,6 +429,7 @@ class DurableSessionService(BaseSessionService):
         """
         if not isinstance(self._wrapped, ListsPages):
             raise CapabilityError(f"{type(self._lowest).__name__} has no pages; use list_sessions.")
+        await self.erasure.begin()
         return await self._wrapped.list_sessions_page(
             app_name, user_id, limit=limit, after=after, with_state=with_state
         )
@@ -447,14 +451,19 @@ class DurableSessionService(BaseSessionService):
         )
 
     async def delete_session(self, *, app_name: str, user_id: str, session_id: str) -> None:
-        """Deletes the session and its events; does nothing if it is unknown.
+        """Deletes all that is stored of the session; does nothing if it is unknown.
 
-        Its rows go; `sessions.erasure.erase_session` removes and verifies the bytes as well and
-        returns a receipt. With `verify_deletes`, in a SQLite file the WAL is emptied at once, and a
-        verification that no byte of the session is left follows in the background.
+        Over a database of ours its checkpoints go too, and facts that only this session supports.
+        In a SQLite file the WAL is emptied at once, and no byte of the session is left: a small
+        file is verified before the call returns, else that follows in the background, once for all
+        that were deleted meanwhile. `sessions.erasure.erase_session` also returns the receipt. With
+        `verify_deletes=False` the rows go and nothing else is done.
         """
-        if self._verify_deletes and await self.erasure.delete_session(
-            app_name=app_name, user_id=user_id, session_id=session_id
+        if await self.erasure.delete_session(
+            app_name=app_name,
+            user_id=user_id,
+            session_id=session_id,
+            verified=self._verify_deletes,
         ):
             return
         await self._wrapped.delete_session(

@@ -193,6 +193,16 @@ class AdkServer:
         session: dict[str, Any] = _json(self._client.get(_path(app, session_id)))
         return session
 
+    def delete_session(self, app: str, session_id: str) -> None:
+        """Deletes a session over REST."""
+        response = self._client.delete(_path(app, session_id))
+        assert response.is_success, f"{response.status_code} {response.text}"
+
+    def sessions(self, app: str) -> list[str]:
+        """Returns the ids of the user's sessions over REST."""
+        path = _path(app, "").rstrip("/")
+        return [session["id"] for session in _json(self._client.get(path))]
+
     def run(self, app: str, session_id: str, text: str) -> list[dict[str, Any]]:
         """Sends a message to `/run` and returns the events of the answer."""
         events: list[dict[str, Any]] = _json(self.post_message("/run", app, session_id, text))

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
+
+from adk_memory_ext.erasure.memories import Memories
 
 if TYPE_CHECKING:
     from google.adk.artifacts.base_artifact_service import BaseArtifactService
     from google.adk.memory.base_memory_service import BaseMemoryService
 
-    from adk_memory_ext.erasure.subjects import Subject
+    from adk_memory_ext.erasure.subjects import Subject, Traces
 
 EraseElsewhere: TypeAlias = Callable[..., Awaitable[int]]
 CountElsewhere: TypeAlias = Callable[..., Awaitable[int]]
@@ -31,16 +34,25 @@ class Elsewhere:
     ) -> None:
         """Takes in the Runner's services; None leaves what is there."""
         self._artifacts = artifacts or self._artifacts
-        self._memory = memory or self._memory
+        # `ProfileMemoryService` keeps nothing outside the database; what it hands on to may.
+        self._memory = getattr(memory, "also", memory) or self._memory
 
-    async def count(
-        self, subject: Subject, session_ids: Sequence[str]
-    ) -> tuple[dict[str, int], list[str]]:
+    @property
+    def is_anywhere(self) -> bool:
+        """Whether there is anything to reach."""
+        return bool(self.stores or self._artifacts or self._memory)
+
+    async def count(self, subject: Subject, traces: Traces) -> tuple[dict[str, int], list[str]]:
         """Returns how much there is in each store, and what cannot be reached and why."""
-        counts, reasons = {}, self._unreached()
+        counts: dict[str, int] = {}
+        reasons: list[str] = []
         if self._artifacts is not None:
-            names = await self._artifact_names(self._artifacts, subject, session_ids)
+            names = await self._artifact_names(self._artifacts, subject, traces.session_ids)
             counts["artifacts"] = sum(map(len, names.values()))
+        if self._memory is not None:
+            memories = Memories(self._memory, subject, traces)
+            counts["memory"] = await memories.count()
+            reasons += memories.out_of_reach()
         for name, (_erase, count) in self.stores.items():
             if count is None:
                 reasons.append(f"{name}: it does not say how much it holds")
@@ -48,39 +60,40 @@ class Elsewhere:
                 counts[name] = await count(**_identity(subject))
         return counts, reasons
 
-    async def erase(
-        self, subject: Subject, session_ids: Sequence[str]
-    ) -> tuple[dict[str, int], list[str]]:
+    async def erase(self, subject: Subject, traces: Traces) -> tuple[dict[str, int], list[str]]:
         """Erases in each store; a failing one does not keep the others from being reached.
 
         Returns:
             How much each store held, and what was not erased and why.
         """
         counts: dict[str, int] = {}
-        reasons = self._unreached()
-        if self._artifacts is not None:
+        reasons: list[str] = []
+        for name, erase in self._erasures(subject, traces).items():
             try:
-                counts["artifacts"] = await self._erase_artifacts(
-                    self._artifacts, subject, session_ids
-                )
+                counts[name], left = await erase()
+                reasons += left
             except Exception as error:  # noqa: BLE001  # any service may raise anything
-                reasons.append(f"artifacts: failed with {type(error).__name__}")
-        for name, (erase, _count) in self.stores.items():
-            try:
-                counts[name] = await erase(**_identity(subject))
-            except Exception as error:  # noqa: BLE001  # the application's own
                 reasons.append(f"{name}: failed with {type(error).__name__}")
         return counts, reasons
 
-    def _unreached(self) -> list[str]:
-        if self._memory is None:
-            return []
-        name = type(self._memory).__name__
-        return [f"memory: {name} lists nothing by session or user; register_erasure can reach it"]
+    def _erasures(
+        self, subject: Subject, traces: Traces
+    ) -> dict[str, Callable[[], Awaitable[tuple[int, list[str]]]]]:
+        """Returns what to call for each store."""
+        erasures: dict[str, Callable[[], Awaitable[tuple[int, list[str]]]]] = {}
+        if self._artifacts is not None:
+            erasures["artifacts"] = partial(
+                self._erase_artifacts, self._artifacts, subject, traces.session_ids
+            )
+        if self._memory is not None:
+            erasures["memory"] = Memories(self._memory, subject, traces).erase
+        for name, (erase, _count) in self.stores.items():
+            erasures[name] = partial(_erase_store, erase, subject)
+        return erasures
 
     async def _erase_artifacts(
         self, service: BaseArtifactService, subject: Subject, session_ids: Sequence[str]
-    ) -> int:
+    ) -> tuple[int, list[str]]:
         count = 0
         for session_id, names in (
             await self._artifact_names(service, subject, session_ids)
@@ -93,7 +106,7 @@ class Elsewhere:
                     session_id=session_id,
                 )
                 count += 1
-        return count
+        return count, []
 
     async def _artifact_names(
         self, service: BaseArtifactService, subject: Subject, session_ids: Sequence[str]
@@ -113,6 +126,10 @@ class Elsewhere:
             seen.update(users)
             found[session_id] = own + users if is_user else own
         return found
+
+
+async def _erase_store(erase: EraseElsewhere, subject: Subject) -> tuple[int, list[str]]:
+    return await erase(**_identity(subject)), []
 
 
 def _identity(subject: Subject) -> dict[str, str | None]:

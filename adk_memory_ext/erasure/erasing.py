@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, get_args
 
+from adk_memory_ext.erasure.deletions import Deletions, Queued
 from adk_memory_ext.erasure.elsewhere import Elsewhere
 from adk_memory_ext.erasure.jobs import (
     Deleted,
@@ -19,21 +20,19 @@ from adk_memory_ext.erasure.jobs import (
     checked,
     delete_as,
     delete_rows,
+    delete_subject,
     first_facts,
-    has_content,
     lock_name,
-    receipt_of,
+    size_of,
     values_of,
 )
-from adk_memory_ext.erasure.physical import clean
 from adk_memory_ext.erasure.searched_values import SearchedValues
 from adk_memory_ext.erasure.subjects import Forks, Subject
+from adk_memory_ext.erasure.verifying import verify
 from adk_memory_ext.errors import (
     CapabilityError,
     ConfigurationError,
-    ErasureIncompleteError,
     MemoryExtError,
-    StoreError,
 )
 
 if TYPE_CHECKING:
@@ -52,8 +51,6 @@ if TYPE_CHECKING:
     from adk_memory_ext.statements import Transaction
 
 _logger: Final = logging.getLogger(__name__)
-_PAUSE_SECONDS: Final = 30.0
-"""Before a deletion that could not be verified is looked at again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +87,8 @@ class Erasure:
         self._ttl = ttl
         self._forget = forget
         self._elsewhere: Final = Elsewhere()
-        self._queue: list[tuple[Job, Any]] = []
-        self._queued = asyncio.Event()
-        self._verifying: asyncio.Task[None] | None = None
-        self._closing = False
+        self._deletions: Final = Deletions(database)
+        self._has_begun = False
         self._resuming: asyncio.Task[None] | None = None
 
     def register(
@@ -282,61 +277,61 @@ class Erasure:
         """
         database = self._required()
         key = secrets.token_bytes(32)
-        erasure_id = uuid.uuid4().hex
-        facts = {"kind": kind, "requested_by": requested_by}
-        locks = database.turn_locks
-        lock = None if locks is None else await locks.try_lock(lock_name(erasure_id))
-        try:
-            deleted, begun = await database.write(
-                lambda tx: delete_as(tx, erasure_id, facts, key, work)
-            )
-            if deleted.is_empty:
+        async with self._deleted(kind, work, key, requested_by) as queued:
+            if queued is None:
                 return None
-            await self._let_go()
-            values = SearchedValues()
-            await asyncio.to_thread(values.add_all, deleted.texts)
-            if requested_by is not None and requested_by in values.values:
-                facts["requested_by"] = None
-            job = Job(erasure_id, begun, facts, values)
             if not in_background:
-                return await self._verify([job], key.hex())
-            self._queue.append((job, lock))
-            lock = None
-        finally:
-            if lock is not None:
-                lock.release()
-        self._queued.set()
-        self._start_verifying()
+                return (await verify(database, [queued.job], key.hex())).last()
+            self._deletions.add(queued)
         return None
 
-    async def delete_session(self, *, app_name: str, user_id: str, session_id: str) -> bool:
-        """Deletes a session's rows and empties the WAL at once; verifies it afterwards.
+    async def delete_session(
+        self, *, app_name: str, user_id: str, session_id: str, verified: bool = True
+    ) -> bool:
+        """Deletes all that is stored of a session, and verifies that its bytes go.
 
-        The verification runs in the background, one for all that were deleted meanwhile. While it
-        does not succeed (a reader keeps the WAL) the erasure stays pending, and is tried again.
+        In a SQLite file the WAL is emptied at once. A small file is verified before the call
+        returns; else that happens in the background, once for all that were deleted meanwhile.
+        While it does not succeed (a reader keeps the WAL) the erasure stays pending, is logged, and
+        is tried again.
+
+        Args:
+            app_name: The app.
+            user_id: Whose session it is.
+            session_id: The session; that there is none is no error.
+            verified: False to delete rows and do nothing else.
 
         Returns:
-            False where there is no file to verify: nothing was done.
+            False over a service without a database of ours: nothing was done.
         """
-        if self._database is None or self._database.file is None:
+        if self._database is None:
             return False
         subject = checked(Subject(app_name, user_id, session_id))
-        job, lock = await self._delete_only(self._database, subject)
-        if job is not None:
-            with contextlib.suppress(StoreError):
-                await self._database.empty_wal()
-            self._queue.append((job, lock))
-            self._queued.set()
-            self._start_verifying()
+        counts, not_checked = await self._reach(self._elsewhere.erase, [subject])
+
+        def work(tx: Transaction) -> Deleted:
+            return delete_subject(tx, subject, counts)
+
+        if not verified:
+            await self._database.write(work)
             await self._let_go()
+            return True
+        async with self._deleted(subject.kind, work, secrets.token_bytes(32), None) as queued:
+            if queued is not None:
+                queued.job.not_checked += not_checked
+                self._deletions.add(queued)
+        if queued is not None:
+            await self._deletions.wait_a_moment(queued)
         return True
 
     async def begin(self) -> None:
-        """Has erasures that an earlier process left finished in the background."""
+        """Has erasures that an earlier process left finished in the background; once."""
         from adk_memory_ext.erasure import ledger
 
-        file = None if self._database is None else self._database.file
-        if self._database is None or file is None or not has_content(file):
+        if self._has_begun:
+            return
+        self._has_begun = True
+        if self._database is None or not _may_hold_rows(self._database):
             return
         with contextlib.suppress(MemoryExtError):  # the first use of the service says it
             if await self._database.read(ledger.pending):
@@ -350,26 +345,14 @@ class Erasure:
 
     async def settle(self) -> None:
         """Returns when the deletions so far are verified, or have been tried once more."""
-        if not self._queue:
-            return
-        verifying = self._start_verifying()
-        self._closing = True
-        self._queued.set()
-        try:
-            await asyncio.shield(verifying)
-        finally:
-            self._closing = False
+        await self._deletions.settle()
 
     async def close(self) -> None:
         """Ends the verification in the background; what is pending is noted in the database."""
         if self._resuming is not None:
             resuming, self._resuming = self._resuming, None
             await asyncio.wait([resuming])
-        await self.settle()
-        for _job, lock in self._queue:
-            if lock is not None:
-                lock.release()
-        self._queue.clear()
+        await self._deletions.close()
 
     async def _let_go(self) -> None:
         """Lets go of what is in memory of sessions that were just deleted."""
@@ -385,6 +368,40 @@ class Erasure:
                 " verified; use delete_session, or DurableSessionService.from_url(…)."
             )
         return self._database
+
+    @contextlib.asynccontextmanager
+    async def _deleted(
+        self,
+        kind: str,
+        work: Callable[[Transaction], Deleted],
+        key: bytes,
+        requested_by: str | None,
+    ) -> AsyncIterator[Queued | None]:
+        """Deletes rows as `work` does; gives what is to be verified, or None if there was nothing.
+
+        Nobody else finishes it before the context ends, or its verification if it was queued.
+        """
+        database = self._required()
+        erasure_id = uuid.uuid4().hex
+        facts = {"kind": kind, "requested_by": requested_by}
+        locks = database.turn_locks
+        lock = None if locks is None else await locks.try_lock(lock_name(erasure_id))
+        queued: Queued | None = None
+        try:
+            deleted, begun = await database.write(
+                lambda tx: delete_as(tx, erasure_id, facts, key, work)
+            )
+            if not deleted.is_empty:
+                await self._let_go()
+                values = SearchedValues()
+                await asyncio.to_thread(values.add_all, deleted.texts)
+                if requested_by is not None and requested_by in values.values:
+                    facts["requested_by"] = None
+                queued = Queued(Job(erasure_id, begun, facts, values), lock)
+            yield queued
+        finally:
+            if lock is not None and not (queued and self._deletions.has(queued)):
+                lock.release()
 
     @contextlib.asynccontextmanager
     async def _alone(self, erasure_id: str) -> AsyncIterator[bool]:
@@ -418,9 +435,9 @@ class Erasure:
 
         counts: Counter[str] = Counter()
         reasons: dict[str, None] = {}
-        for one in of:
-            session_ids = partial(stored_rows.session_ids, subject=one)
-            found, failed = await visit(one, await self._required().read(session_ids))
+        for one in of if self._elsewhere.is_anywhere else ():
+            traces = partial(stored_rows.traces_of, subject=one)
+            found, failed = await visit(one, await self._required().read(traces))
             counts.update(found)
             reasons |= dict.fromkeys(failed)
         return counts, [*reasons]
@@ -439,14 +456,14 @@ class Erasure:
             await database.write(lambda tx: ledger.begin(tx, erasure_id, subject, facts))
             job = await self._delete_everywhere(erasure_id, subject, facts, requested_by)
             job.deep = deep
-            return await self._verify([job], key.hex())
+            return (await verify(database, [job], key.hex())).last()
 
     async def _resume(self, pending: Pending) -> Receipt:
         if pending.subject is None:
             job = Job(pending.id, pending.begun, pending.facts, None)
         else:
             job = await self._delete_everywhere(pending.id, pending.subject, pending.facts, None)
-        return await self._verify([job], None)
+        return (await verify(self._required(), [job], None)).last()
 
     async def _delete_everywhere(
         self, erasure_id: str, subject: Subject, facts: dict[str, Any], requested_by: str | None
@@ -459,7 +476,7 @@ class Erasure:
             subjects = await database.read(lambda tx: stored_rows.with_forks(tx, subject))
         counts, not_checked = await self._reach(self._elsewhere.erase, subjects)
 
-        def work(tx: Transaction) -> tuple[list[str], int]:
+        def work(tx: Transaction) -> tuple[Sequence[str], int]:
             return delete_rows(tx, erasure_id, subject, facts, counts)
 
         texts, begun = await database.write(work)
@@ -469,95 +486,12 @@ class Erasure:
             facts["requested_by"] = None
         return Job(erasure_id, begun, facts, values, not_checked=not_checked)
 
-    async def _delete_only(self, database: Database, subject: Subject) -> tuple[Job | None, Any]:
-        """Deletes rows in one transaction; returns no job if there were none."""
-        from adk_memory_ext.erasure import ledger
-
-        facts = first_facts(subject, secrets.token_bytes(32), None)
-        erasure_id = uuid.uuid4().hex
-        locks = database.turn_locks
-        lock = None if locks is None else await locks.try_lock(lock_name(erasure_id))
-
-        def work(tx: Transaction) -> tuple[list[str], int] | None:
-            ledger.begin(tx, erasure_id, subject, facts)
-            deleted = delete_rows(tx, erasure_id, subject, facts, {})
-            if not any(facts["counts"].values()):
-                ledger.forget(tx, erasure_id)
-                return None
-            return deleted
-
-        deleted = None
-        try:
-            deleted = await database.write(work)
-        finally:
-            if deleted is None and lock is not None:
-                lock.release()
-        if deleted is None:
-            return None, None
-        values = await asyncio.to_thread(values_of, deleted[0], subject)
-        return Job(erasure_id, deleted[1], facts, values), lock
-
-    def _start_verifying(self) -> asyncio.Task[None]:
-        if self._verifying is None or self._verifying.done():
-            self._queued = asyncio.Event()  # of this loop
-            self._verifying = asyncio.create_task(self._verify_queue())
-        return self._verifying
-
-    # -- verifying --------------------------------------------------------------------------
-
-    async def _verify_queue(self) -> None:
-        """Verifies what was deleted, until nothing is queued."""
-        while self._queue:
-            self._queued.clear()
-            jobs = list(self._queue)
-            try:
-                await self._verify([job for job, _lock in jobs], None)
-            except ErasureIncompleteError as error:
-                _logger.warning(
-                    "The deletion of %s session(s) could not be verified yet: %s",
-                    len(jobs),
-                    "; ".join(error.receipt.not_checked),
-                )
-            except StoreError:
-                _logger.warning("Deleted sessions could not be verified yet.", exc_info=True)
-            else:
-                del self._queue[: len(jobs)]
-                for _job, lock in jobs:
-                    if lock is not None:
-                        lock.release()
-                continue
-            if self._closing:
-                return
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._queued.wait(), _PAUSE_SECONDS)
-
-    async def _verify(self, jobs: Sequence[Job], subject_key: str | None) -> Receipt:
-        """Verifies erasures together, ends them, and returns the receipt of the last one.
-
-        Raises:
-            ErasureIncompleteError: When they are not verified; they stay pending.
-        """
-        from adk_memory_ext.erasure import ledger
-
-        database = self._required()
-        known = [job.values for job in jobs if job.values is not None]
-        values = sorted(set().union(*(item.values for item in known)))
-        is_lost = len(known) < len(jobs)
-        deep = any(job.deep for job in jobs)
-        cleaned = await clean(database, values, deep=deep, is_lost=is_lost)
-        receipt: Receipt | None = None
-        for job in jobs:
-            receipt = receipt_of(job, cleaned, subject_key)
-            if cleaned.verified:
-                finish = partial(ledger.finish, erasure_id=job.id, receipt=receipt)
-                receipt = await database.write(finish)
-        assert receipt is not None  # noqa: S101  # there is a job
-        if not receipt.verified:
-            raise ErasureIncompleteError(receipt)
-        return receipt
-
 
 def _checked(forks: Forks) -> Forks:
     if forks not in get_args(Forks):
         raise ConfigurationError(f"forks must be 'erase' or 'detach', not {forks!r}.")
     return forks
+
+
+def _may_hold_rows(database: Database) -> bool:
+    return database.is_server or (database.file is not None and size_of(database.file) > 0)

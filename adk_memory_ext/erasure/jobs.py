@@ -43,6 +43,8 @@ class Deleted:
     """Rows of each store; an erasure of none leaves no receipt."""
     names: Sequence[str]
     """What names the subject, or all of several: only an HMAC of it is kept."""
+    steps: Mapping[str, str] = field(default_factory=dict)
+    """What else was done, and how it went."""
 
     @property
     def is_empty(self) -> bool:
@@ -61,12 +63,12 @@ def checked(subject: Subject) -> Subject:
     return subject
 
 
-def has_content(file: Path) -> bool:
-    """Whether there is a file that is not empty."""
+def size_of(file: Path) -> int:
+    """Returns the size of a file in bytes; 0 where there is none."""
     try:
-        return file.stat().st_size > 0
+        return file.stat().st_size
     except OSError:
-        return False
+        return 0
 
 
 def lock_name(erasure_id: str) -> SessionId:
@@ -94,30 +96,49 @@ def delete_rows(
     subject: Subject,
     facts: dict[str, Any],
     elsewhere: Mapping[str, int],
-) -> tuple[list[str], int]:
+) -> tuple[Sequence[str], int]:
     """Deletes the rows and returns their texts, and when the erasure began.
 
     Forks of an erased session go too, or forget where they came from, as the facts say.
     """
-    from adk_memory_ext.erasure import ledger, stored_rows
+    from adk_memory_ext.erasure import ledger
 
-    erased, texts, counts = [subject], list[str](), Counter(elsewhere)
-    if facts.get("forks") == "erase":
+    deleted = delete_subject(tx, subject, elsewhere, facts.get("forks", "detach"))
+    facts |= {"counts": deleted.counts, "steps": dict(deleted.steps)}
+    ledger.rows_are_gone(tx, erasure_id, facts)
+    pending = ledger.find(tx, erasure_id)
+    return deleted.texts, 0 if pending is None else pending.begun
+
+
+def delete_subject(
+    tx: Transaction, subject: Subject, elsewhere: Mapping[str, int], forks: Forks | None = None
+) -> Deleted:
+    """Deletes the rows of a subject.
+
+    Args:
+        tx: The transaction.
+        subject: Whose rows.
+        elsewhere: What was deleted outside of the database.
+        forks: What becomes of the forks of a session; None: nothing, so that they can be erased
+            later.
+    """
+    from adk_memory_ext.erasure import stored_rows
+
+    erased, texts, counts = [subject], list(subject.ids), Counter(elsewhere)
+    number, how = 0, ""
+    if forks == "erase":
         erased = stored_rows.with_forks(tx, subject)
-        forks = len(erased) - 1, "erased"
-    else:
-        forks = stored_rows.detach_forks(tx, subject), "detached, with what it was forked with"
+        number, how = len(erased) - 1, "erased"
+    elif forks == "detach":
+        number = stored_rows.detach_forks(tx, subject)
+        how = "detached, with what it was forked with"
     for one in erased:
         stored_rows.lock_rows(tx, one)
     for one in erased:
         texts += [*stored_rows.texts_of(tx, one), *stored_rows.cut_profile(tx, one)]
         counts.update(stored_rows.delete_rows(tx, one))
-    facts["counts"] = dict(counts)
-    if forks[0]:
-        facts["steps"] = {"forks": f"{forks[0]} {forks[1]}"}
-    ledger.rows_are_gone(tx, erasure_id, facts)
-    pending = ledger.find(tx, erasure_id)
-    return texts, 0 if pending is None else pending.begun
+    steps = {"forks": f"{number} {how}"} if number else {}
+    return Deleted(texts, dict(counts), (subject.app_name, *subject.ids), steps)
 
 
 def delete_as(
@@ -135,7 +156,7 @@ def delete_as(
     deleted = work(tx)
     if not deleted.is_empty:
         facts["subject"] = pseudonym(key, facts["kind"], deleted.names)
-        facts["counts"] = deleted.counts
+        facts |= {"counts": deleted.counts, "steps": dict(deleted.steps)}
         ledger.begin_behind_deletion(tx, erasure_id, begun, facts)
     return deleted, begun
 

@@ -97,9 +97,14 @@ def find(tx: Transaction, erasure_id: str) -> Pending | None:
 
 
 def finish(tx: Transaction, erasure_id: str, receipt: Receipt) -> Receipt:
-    """Ends an erasure and returns its receipt with its place in the chain."""
+    """Ends an erasure and returns its receipt with its place in the chain.
+
+    One that somebody else has ended meanwhile has a receipt, and gets no second one.
+    """
     # Takes the lock under which the next number is given.
-    tx.connection.execute(delete(memext_erasures).where(_columns.erasure_id == erasure_id))
+    ended = tx.connection.execute(delete(memext_erasures).where(_columns.erasure_id == erasure_id))
+    if not ended.rowcount:
+        return receipt
     last = tx.connection.execute(
         select(memext_receipts.c.number, memext_receipts.c.digest)
         .order_by(memext_receipts.c.number.desc())

@@ -54,7 +54,7 @@ async def clean(database: Database, values: Sequence[str], *, deep: bool, is_los
     found = work.residue
     # A page that VACUUM writes may hold old bytes of its own memory; a second one has none.
     for _attempt in range(2):
-        if work.error is not None or not (work.residue or work.gave_up):
+        if work.error is not None or work.is_pinned or not (work.residue or work.gave_up):
             break
         work = await work_on_file(path, values, vacuum=True, deep=deep, to_the_end=True)
     notes = [_BELOW]

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -46,6 +47,11 @@ class FileWork:
     pragmas: Mapping[str, Any] = field(default_factory=dict)
     encodings: Sequence[str] = ()
 
+    @property
+    def is_pinned(self) -> bool:
+        """Whether somebody keeps the WAL, into which a VACUUM would only write more."""
+        return self.steps.get("wal checkpoint", "").startswith("failed")
+
 
 async def work_on_file(
     path: Path, values: Sequence[str], *, vacuum: bool, deep: bool = False, to_the_end: bool = False
@@ -58,6 +64,8 @@ async def work_on_file(
         vacuum: Rewrite the file first.
         deep: Overwrite the WAL with zeros before it is cut off.
         to_the_end: Search however long it takes.
+
+    A caller that is cancelled ends the process.
     """
     job = {
         "path": os.path.realpath(path),  # noqa: ASYNC240  # a link is read in no time
@@ -69,21 +77,45 @@ async def work_on_file(
         "vacuum_milliseconds": int(_VACUUM_WAITS_SECONDS * 1000),
         "skip": [],
     }
-    return await asyncio.to_thread(_run, json.dumps(job).encode())
-
-
-def _run(job: bytes) -> FileWork:
+    process = _Process()
     try:
-        process = subprocess.run(  # noqa: S603  # this Python, and a program of ours
-            [sys.executable, "-I", "-S", "-c", _PROGRAM, _ROOT],
-            input=job,
-            capture_output=True,
-            check=False,
-        )
-    except OSError as error:
-        return FileWork(error=f"The process that searches did not start: {error.strerror}.")
-    if process.returncode:
-        # Its standard error may quote what it worked on.
-        return FileWork(error=f"The process that searches ended with {process.returncode}.")
-    outcome = json.loads(process.stdout)
-    return FileWork(**outcome)
+        return await asyncio.to_thread(process.run, json.dumps(job).encode())
+    except asyncio.CancelledError:
+        process.end()  # nobody waits for it, and the loop cannot close before its thread ends
+        raise
+
+
+class _Process:
+    """The process that works on a file; SQLite undoes what it does not finish."""
+
+    def __init__(self) -> None:
+        self._lock: Final = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._is_over = False
+
+    def run(self, job: bytes) -> FileWork:
+        """Starts it and waits for its outcome."""
+        try:
+            with self._lock:
+                if self._is_over:
+                    return FileWork(error="The search was given up.")
+                process = self._process = subprocess.Popen(  # noqa: S603  # a program of ours
+                    [sys.executable, "-I", "-S", "-c", _PROGRAM, _ROOT],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL,  # which may quote what it works on
+                )
+        except OSError as error:
+            return FileWork(error=f"The process that searches did not start: {error.strerror}.")
+        with process:
+            outcome, _ = process.communicate(job)
+        if process.returncode:
+            return FileWork(error=f"The process that searches ended with {process.returncode}.")
+        return FileWork(**json.loads(outcome))
+
+    def end(self) -> None:
+        """Kills it, also before it has started."""
+        with self._lock:
+            self._is_over = True
+            if self._process is not None:
+                self._process.kill()

@@ -5,13 +5,14 @@ A new table is one line in `STORES`.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from sqlalchemy import and_, delete, false, func, not_, select, update
 
 from adk_memory_ext.adk_tables import events, sessions, user_states
-from adk_memory_ext.erasure.subjects import Subject
+from adk_memory_ext.erasure.subjects import Subject, Traces, text_of
 from adk_memory_ext.exact_match import IsExactly
 from adk_memory_ext.facts import Owner
 from adk_memory_ext.records import SessionId
@@ -121,9 +122,10 @@ def lock_rows(tx: Transaction, subject: Subject) -> None:
     On SQLite the transaction itself does so.
     """
     if tx.dialect != "sqlite":
-        own = next(store for store in STORES if store.table is sessions).own(subject)
         order = (sessions.c.app_name, sessions.c.user_id, sessions.c.id)
-        query = select(sessions.c.id).where(own).order_by(*order).with_for_update()
+        query = (
+            select(sessions.c.id).where(_own(sessions, subject)).order_by(*order).with_for_update()
+        )
         tx.connection.execute(query).all()
 
 
@@ -219,9 +221,21 @@ def _is_fork_of(subject: Subject) -> ColumnElement[bool]:
     )
 
 
-def session_ids(tx: Transaction, subject: Subject) -> list[str]:
-    """Returns the ids of the subject's sessions; of one session, its own."""
+def traces_of(tx: Transaction, subject: Subject) -> Traces:
+    """Returns what leads to things of the subject that lie outside the database."""
+    said = {
+        row.id: text_of(json.loads(row.event_data or "{}").get("content"))
+        for row in tx.connection.execute(
+            select(events.c.id, events.c.event_data).where(_own(events, subject))
+        ).all()
+    }
     if subject.session_id is not None:
-        return [subject.session_id]
-    own = next(store for store in STORES if store.table is sessions).own(subject)
-    return list(tx.connection.execute(select(sessions.c.id).where(own)).scalars())
+        whole = Subject(subject.app_name, subject.user_id)
+        ids = tx.connection.execute(select(events.c.id).where(_own(events, whole))).scalars()
+        return Traces([subject.session_id], said, frozenset(ids) - said.keys())
+    own = select(sessions.c.id).where(_own(sessions, subject))
+    return Traces(list(tx.connection.execute(own).scalars()), said)
+
+
+def _own(table: Table, subject: Subject) -> ColumnElement[bool]:
+    return next(store for store in STORES if store.table is table).own(subject)

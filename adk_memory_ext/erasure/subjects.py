@@ -1,4 +1,4 @@
-"""Whose data an erasure is about."""
+"""Whose data an erasure is about, and what leads to it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
 
 Forks: TypeAlias = Literal["erase", "detach"]
 """What becomes of forks of an erased session."""
@@ -43,3 +44,21 @@ def pseudonym(key: bytes, kind: str, names: Iterable[str]) -> str:
     # Lengths first, so that ids that run into each other differ.
     message = "".join(f"{len(part)}:{part}" for part in (kind, *names))
     return hmac.new(key, message.encode(), hashlib.sha256).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Traces:
+    """What leads from a subject to things of its outside the database."""
+
+    session_ids: Sequence[str]
+    said: Mapping[str, str]
+    """The texts of the subject's events, by the events' ids."""
+    others: AbstractSet[str] = frozenset()
+    """The ids of the user's events in other sessions."""
+
+
+def text_of(content: object) -> str:
+    """Returns the text of a content, as a mapping: its parts with spaces between them."""
+    parts = content.get("parts") if isinstance(content, dict) else None
+    texts = [part.get("text") for part in parts or () if isinstance(part, dict)]
+    return " ".join(text for text in texts if text)

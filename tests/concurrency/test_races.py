@@ -323,7 +323,8 @@ async def test_creating_erasing_and_appending_at_once_leaves_no_halves(
         await sessions.delete_session(**OWNER, session_id=session.id)
     left = contents(url)
     assert {name for name, rows in left.items() if rows} <= {
-        *("adk_internal_metadata", "app_states", "user_states", "memext_migrations")
+        *("adk_internal_metadata", "app_states", "user_states", "memext_migrations"),
+        "memext_receipts",
     }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
+import time
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,11 +16,14 @@ from google.adk.sessions.database_session_service import DatabaseSessionService
 from google.adk.sessions.in_memory_session_service import InMemorySessionService
 from google.genai import types
 
+from adk_memory_ext.erasure import deletions
 from adk_memory_ext.erasure.receipts import Receipt
 from adk_memory_ext.errors import CapabilityError, ErasureIncompleteError, InvalidIdError
 from adk_memory_ext.service import DurableSessionService
+from adk_memory_ext.sql_sessions import SqlSessionService
 from conversation import said
 from residues import residue
+from servers import HANG_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -244,20 +248,108 @@ async def test_a_pinned_reader_makes_it_incomplete_and_resume_ends_it(
 
 
 async def test_delete_session_leaves_no_byte(tmp_path: Path) -> None:
-    """`delete_session` empties the WAL at once and verifies when the service is closed at last."""
+    """When `delete_session` returns, a small file is verified: no byte of the session is left."""
     url = f"sqlite:///{tmp_path}/sessions.db"
-    async with DurableSessionService.from_url(url, verify_deletes=True) as sessions:
+    async with DurableSessionService.from_url(url) as sessions:
         session_id = await talk(sessions, ANN, RESUME)
         await sessions.state.delete(["user:likes"], app_name="app", user_id=ANN["user_id"])
         await sessions.delete_session(**ANN, session_id=session_id)
-        assert (tmp_path / "sessions.db-wal").stat().st_size == 0
-        await sessions.erasure.settle()
+        assert left(tmp_path, [RESUME, "ann-of-green-gables-session"]) == []
         (receipt,) = await sessions.erasure.receipts()
         assert receipt.verified
         await sessions.delete_session(**ANN, session_id="unknown")
         await sessions.erasure.settle()
         assert len(await sessions.erasure.receipts()) == 1
-    assert left(tmp_path, [RESUME, "ann-of-green-gables-session"]) == []
+
+
+async def test_nothing_of_the_erased_is_kept_in_memory(
+    file_sessions: DurableSessionService,
+) -> None:
+    """Decoded events that the service kept of a session or a user are dropped, others stay."""
+    assert isinstance(file_sessions.wrapped, SqlSessionService)
+    cache = file_sessions.wrapped.cache
+    for owner in (ANN, ANNA):
+        await everything(file_sessions, owner)
+    assert len(cache) == 2
+    await file_sessions.erasure.erase_user(**ANN)
+    assert len(cache) == 1
+    await file_sessions.delete_session(**ANNA, session_id=f"{ANNA['user_id']}-session")
+    assert len(cache) == 0
+
+
+async def test_a_deleted_session_takes_its_checkpoints(sessions: DurableSessionService) -> None:
+    """`delete_session` leaves no checkpoint that the session could be brought back from."""
+    session_id = await talk(sessions, ANN, RESUME)
+    session = await sessions.get_session(**ANN, session_id=session_id)
+    assert session is not None
+    await sessions.checkpoints.create(session, step="said")
+    await sessions.delete_session(**ANN, session_id=session_id)
+    assert await sessions.checkpoints.latest(**ANN) is None
+    (receipt,) = await sessions.erasure.receipts()
+    assert receipt.counts["checkpoints"] == 1
+
+
+async def test_a_large_file_is_verified_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the search takes its time, the rows are gone from file and WAL, and it follows."""
+    monkeypatch.setattr(deletions, "_CHEAP_BYTES", 0)
+    url = f"sqlite:///{tmp_path}/sessions.db"
+    async with DurableSessionService.from_url(url) as sessions:
+        session_id = await talk(sessions, ANN, RESUME)
+        await sessions.delete_session(**ANN, session_id=session_id)
+        assert (tmp_path / "sessions.db-wal").stat().st_size == 0
+        assert await sessions.erasure.receipts() == []
+        await sessions.erasure.settle()
+        (receipt,) = await sessions.erasure.receipts()
+        assert receipt.verified
+
+
+def test_a_loop_that_ends_leaves_the_verification_to_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing hangs when a loop ends in the middle of it; the deletion stays pending, and ends."""
+    monkeypatch.setattr(deletions, "_CHEAP_BYTES", 0)
+    url = f"sqlite:///{tmp_path}/sessions.db"
+    sessions = DurableSessionService.from_url(url)
+
+    async def delete() -> None:
+        session_id = await talk(sessions, ANN, RESUME)
+        await sessions.delete_session(**ANN, session_id=session_id)
+
+    async def look() -> list[Receipt]:
+        async with DurableSessionService.from_url(url) as others:
+            pass  # which finishes what was left
+        async with DurableSessionService.from_url(url) as others:
+            return await others.erasure.receipts()
+
+    begun = time.monotonic()
+    asyncio.run(delete())
+    assert time.monotonic() - begun < HANG_SECONDS
+    (receipt,) = asyncio.run(look())
+    assert receipt.verified
+    asyncio.run(sessions.close())
+    assert len(asyncio.run(look())) == 1
+
+
+async def test_a_service_goes_on_in_another_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What one loop left is verified by the same service in the next one, with its values."""
+    monkeypatch.setattr(deletions, "_CHEAP_BYTES", 0)
+    sessions = DurableSessionService.from_url(f"sqlite:///{tmp_path}/sessions.db")
+
+    async def delete() -> None:
+        session_id = await talk(sessions, ANN, RESUME)
+        await sessions.delete_session(**ANN, session_id=session_id)
+
+    await asyncio.to_thread(asyncio.run, delete())
+    await sessions.erasure.settle()
+    (receipt,) = await sessions.erasure.receipts()
+    await sessions.close()
+    assert receipt.verified
+    assert receipt.values_searched
+    assert not any("lost" in reason for reason in receipt.not_checked)
 
 
 async def test_delete_session_outlives_a_pinned_reader(
@@ -265,7 +357,7 @@ async def test_delete_session_outlives_a_pinned_reader(
 ) -> None:
     """A pinned reader does not fail the deletion: it is logged, and verified afterwards."""
     url = f"sqlite:///{tmp_path}/sessions.db"
-    async with DurableSessionService.from_url(url, verify_deletes=True) as sessions:
+    async with DurableSessionService.from_url(url) as sessions:
         session_id = await talk(sessions, ANN, RESUME)
         with closing(sqlite3.connect(tmp_path / "sessions.db", isolation_level=None)) as reader:
             reader.execute("BEGIN")
@@ -282,7 +374,7 @@ async def test_delete_session_outlives_a_pinned_reader(
 async def test_deletions_at_once_are_verified_together(tmp_path: Path) -> None:
     """Many deletions at once each have a receipt, and nothing of any is left."""
     url = f"sqlite:///{tmp_path}/sessions.db"
-    async with DurableSessionService.from_url(url, verify_deletes=True) as sessions:
+    async with DurableSessionService.from_url(url) as sessions:
         for number in range(20):
             session = await sessions.create_session(**ANN, session_id=f"session-{number:04}")
             await sessions.append_event(session, said(f"{RESUME} {number}"))
@@ -359,9 +451,9 @@ async def test_what_cannot_be_erased_is_refused(tmp_path: Path) -> None:
 
 
 async def test_deletion_of_rows_only_is_an_option(tmp_path: Path) -> None:
-    """Without `verify_deletes` rows are deleted and no receipt is left."""
+    """With `verify_deletes=False` rows are deleted and no receipt is left."""
     url = f"sqlite:///{tmp_path}/sessions.db"
-    async with DurableSessionService.from_url(url) as sessions:
+    async with DurableSessionService.from_url(url, verify_deletes=False) as sessions:
         session_id = await talk(sessions, ANN, RESUME)
         await sessions.delete_session(**ANN, session_id=session_id)
         assert await sessions.get_session(**ANN, session_id=session_id) is None

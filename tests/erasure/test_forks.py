@@ -162,14 +162,16 @@ async def test_an_interrupted_erasure_ends_by_its_policy(
     assert await left(file_sessions) == kept
 
 
-async def test_deleting_with_verification_cuts_forks_loose(url: str) -> None:
+async def test_deleting_with_verification_leaves_forks_alone(url: str) -> None:
     """`verify_deletes` is of one session as well."""
     async with DurableSessionService.from_url(url, verify_deletes=True) as sessions:
         await forked(sessions)
         await sessions.delete_session(**PARENT)
         await sessions.erasure.settle()
         assert await left(sessions) == EVERY_SESSION[:3]
-        assert await sessions.checkpoints.parent(**ANN, session_id="fork") is None
+        assert await sessions.checkpoints.parent(**ANN, session_id="fork") is not None
+        (receipt,) = await sessions.erasure.receipts()
+        assert receipt.verified
 
 
 async def test_artifacts_and_other_stores_of_forks_are_reached(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from adk_memory_ext.erasure import erasing, physical
+from adk_memory_ext.erasure import physical, verifying
 from adk_memory_ext.service import DurableSessionService
 from adk_memory_ext.sqlite_database import SqliteDatabase
 from conversation import said
@@ -53,13 +53,11 @@ def killed_at(folder: str, step: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
     async def erase() -> None:
-        async with DurableSessionService.from_url(
-            f"sqlite:///{folder}/sessions.db", verify_deletes=True
-        ) as sessions:
+        async with DurableSessionService.from_url(f"sqlite:///{folder}/sessions.db") as sessions:
             if writes:
                 SqliteDatabase.write = counting  # type: ignore[assignment, method-assign]
             else:
-                vars(erasing)["clean"] = cleaning
+                vars(verifying)["clean"] = cleaning
             if step == "session deleted":
                 await sessions.delete_session(**ANN, session_id="session")
                 await asyncio.sleep(HANG_SECONDS)

@@ -23,7 +23,7 @@ from adk_memory_ext import (
     StatePolicy,
     StateRule,
 )
-from adk_memory_ext.erasure import erasing
+from adk_memory_ext.erasure import verifying
 from adk_memory_ext.errors import ConfigurationError
 from conversation import said
 from forks import context
@@ -270,7 +270,7 @@ def killed_before_verifying(folder: str) -> None:
 
     async def run() -> None:
         async with DurableSessionService.from_url(f"sqlite:///{folder}/sessions.db") as sessions:
-            vars(erasing)["clean"] = kill
+            vars(verifying)["clean"] = kill
             await sessions.erasure.sweep(IDLE, now=later(31))
 
     asyncio.run(run())

@@ -162,7 +162,7 @@ async def test_are_drafts_apart_from_preferences(
 
 
 async def test_are_layers_apart(sessions: DurableSessionService) -> None:
-    """A layer that is restored, deleted or forgotten takes nothing of another one along."""
+    """A layer that is restored, expired or forgotten takes nothing of another one along."""
     created = {"draft": 1, "user:u": 1, "app:a": 1}
     session = await sessions.create_session(**SESSION, state=created)
     await sessions.profiles.save(NewFact(key="dietary", value="vegan"), **OWN)
@@ -172,7 +172,7 @@ async def test_are_layers_apart(sessions: DurableSessionService) -> None:
 
     await sessions.checkpoints.restore(point.id)
     assert dict((await found(sessions)).state) == {"draft": 1, "user:u": 2, "app:a": 2}
-    await sessions.delete_session(**SESSION)
+    await sessions.wrapped.delete_session(**SESSION)  # as its expiry does
     assert await sessions.get_user_state(**OWN) == {"u": 2}
     assert len((await sessions.profiles.recall(**OWN)).facts) == 1
     assert await sessions.checkpoints.list(**OWN) == [point]
@@ -339,7 +339,7 @@ async def test_is_no_permission_from_memory(url: str, tmp_path: Path) -> None:
         session = await sessions.create_session(**desk, session_id="monday", state=state)
         await sessions.profiles.save(NewFact(key="permitted", value=True), **desk)
         point = await sessions.checkpoints.create(session, step="permitted")
-        await sessions.delete_session(**desk, session_id="monday")
+        await sessions.wrapped.delete_session(**desk, session_id="monday")  # as its expiry does
         await sessions.checkpoints.restore(point.id)
     with_hooks = False  # the desk does not even look
     heard = await asyncio.to_thread(
