@@ -87,6 +87,20 @@ def live_events(events: Sequence[Event]) -> list[Event]:
     return [events[position] for position in live_positions(outline_of(events))]
 
 
+def still_live(events: Sequence[Event], log: Sequence[Event]) -> list[Event]:
+    """Returns those of some events that survive the rewinds and restores of a whole log.
+
+    They may have been loaded before these, or without them. What the log does not know stays.
+    """
+    known, live = map(_origins, (log, live_events(log)))
+    return [event for event in live_events(events) if _origins([event]) - (known - live)]
+
+
+def _origins(events: Sequence[Event]) -> set[str]:
+    """Returns the ids under which events were appended first."""
+    return {str((event.custom_metadata or {}).get(COPY_OF, event.id)) for event in events}
+
+
 def outline_of(events: Sequence[Event]) -> Outline:
     """Returns a log without what was said."""
     log = Outline()

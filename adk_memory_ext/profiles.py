@@ -27,6 +27,7 @@ from adk_memory_ext.fact_checks import (
     checked_fact,
 )
 from adk_memory_ext.facts import USER, Owner, ProfileLimits, Recalled, Saved
+from adk_memory_ext.interruptions import live_events
 from adk_memory_ext.profile_cache import ProfileCache
 from adk_memory_ext.waiting_saves import WaitingSave, WaitingSaves
 
@@ -308,6 +309,8 @@ class Profiles:
     async def rebuild(self, *, app_name: str, user_id: str, session_id: str) -> tuple[Saved, ...]:
         """Derives a session's inferred facts from its log anew, by the registered extractors.
 
+        They are given all of the log but what was rewound or restored away.
+
         What they had found in that session before is replaced; the same log gives the same facts,
         and nothing is written where nothing differs. Facts from elsewhere stay.
 
@@ -319,15 +322,16 @@ class Profiles:
             FactRejectedError: When an extractor found what cannot be kept. Nothing was written.
         """
         from google.adk.errors.session_not_found_error import SessionNotFoundError
+        from google.adk.sessions.base_session_service import GetSessionConfig
 
         owner = _owner(app_name, user_id)
         self._required()
         session = await self._service.get_session(
-            app_name=app_name, user_id=user_id, session_id=session_id
+            app_name=app_name, user_id=user_id, session_id=session_id, config=GetSessionConfig()
         )
         if session is None:
             raise SessionNotFoundError(f"Session {session_id} not found.")
-        found = self._extractors.facts(session_id, session.events, self._limits)
+        found = self._extractors.facts(session_id, live_events(session.events), self._limits)
         return await self._write(owner, lambda tx: self._replace(tx, owner, session_id, found))
 
     def _replace(

@@ -12,6 +12,7 @@ from google.adk.memory.memory_entry import MemoryEntry
 from google.genai import types
 
 from adk_memory_ext.facts import USER
+from adk_memory_ext.interruptions import still_live
 from adk_memory_ext.profile.fence import line
 from adk_memory_ext.profile_rules import canonical
 
@@ -38,7 +39,7 @@ class ProfileMemoryService(BaseMemoryService):
     A search compares words, whatever their case and accents, and pairs of characters of Chinese,
     Japanese and Korean. ADK says nothing of the agent that asks, so only facts that every agent may
     see and that are not sensitive are found. Nothing is remembered by itself: what ADK adds to
-    memory goes to `also`.
+    memory goes to `also`, but for what was rewound.
 
     Args:
         sessions: Has the profiles.
@@ -48,6 +49,7 @@ class ProfileMemoryService(BaseMemoryService):
     def __init__(
         self, sessions: DurableSessionService, *, also: BaseMemoryService | None = None
     ) -> None:
+        self._sessions = sessions
         self._profiles = sessions.profiles
         self._also = also
 
@@ -89,9 +91,14 @@ class ProfileMemoryService(BaseMemoryService):
             await self._also.delete_memory(app_name=app_name, user_id=user_id, memory_id=memory_id)
 
     async def add_session_to_memory(self, session: Session) -> None:
-        """Hands the session to `also`; facts are saved by tools only."""
+        """Hands the session to `also`, without what was rewound or restored away.
+
+        Facts are saved by tools only.
+        """
         if self._also is not None:
-            await self._also.add_session_to_memory(session)
+            events = await self._live(session.app_name, session.user_id, session.id, session.events)
+            live = session.model_copy(update={"events": events})
+            await self._also.add_session_to_memory(live)
 
     async def add_events_to_memory(
         self,
@@ -102,15 +109,29 @@ class ProfileMemoryService(BaseMemoryService):
         session_id: str | None = None,
         custom_metadata: Mapping[str, object] | None = None,
     ) -> None:
-        """Hands the events to `also`; facts are saved by tools only."""
+        """Hands the events to `also`, without those that were rewound or restored away.
+
+        Facts are saved by tools only.
+        """
         if self._also is not None:
             await self._also.add_events_to_memory(
                 app_name=app_name,
                 user_id=user_id,
-                events=events,
+                events=await self._live(app_name, user_id, session_id, events),
                 session_id=session_id,
                 custom_metadata=custom_metadata,
             )
+
+    async def _live(
+        self, app_name: str, user_id: str, session_id: str | None, events: Sequence[Event]
+    ) -> list[Event]:
+        """Returns what the log as it is stored by now has left of some events."""
+        session = None
+        if session_id is not None:
+            session = await self._sessions.get_whole_session(
+                app_name=app_name, user_id=user_id, session_id=session_id
+            )
+        return still_live(events, events if session is None else session.events)
 
     async def add_memory(
         self,
