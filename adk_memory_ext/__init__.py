@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         ConfigurationError,
         CorruptRecordError,
         ErasureIncompleteError,
+        EventNotFoundError,
         FactRejectedError,
         InvalidIdError,
         MemoryExtError,
@@ -59,7 +60,7 @@ if TYPE_CHECKING:
     )
     from adk_memory_ext.recovery import Recovery, idempotency_key, resume_interrupted
     from adk_memory_ext.refused_writes import RefusedWrites
-    from adk_memory_ext.retention import RetentionPolicy
+    from adk_memory_ext.retention import Pruning, RetentionPolicy
     from adk_memory_ext.service import DurableSessionService
     from adk_memory_ext.service_uri import register
     from adk_memory_ext.state_changes import Extend, Increment, Maximum, Remove, Union
@@ -87,6 +88,7 @@ __all__ = [
     "CorruptRecordError",
     "DurableSessionService",
     "ErasureIncompleteError",
+    "EventNotFoundError",
     "Extend",
     "Fact",
     "FactRejectedError",
@@ -103,6 +105,7 @@ __all__ = [
     "ProfileMemoryService",
     "ProfileToolset",
     "Provenance",
+    "Pruning",
     "Recalled",
     "Recovered",
     "Recovery",
@@ -165,6 +168,7 @@ _MODULES: Final = {
     "ProfileMemoryService": "profile",
     "ProfileToolset": "profile",
     "Provenance": "facts",
+    "Pruning": "retention",
     "Recalled": "facts",
     "Recovered": "interruptions",
     "Recovery": "recovery",

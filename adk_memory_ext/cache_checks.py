@@ -24,11 +24,11 @@ IDLE_SECONDS: Final = 600.0
 
 
 class CacheChecks:
-    """Has a cache forget the sessions that are stored no more.
+    """Has a cache forget the sessions that are stored no more, or of which events were removed.
 
     Args:
         cache: The cache.
-        living: Returns which of some sessions are stored: the incarnations of those of the given
+        living: Returns which of some sessions are stored: the log versions of those of the given
             session keys.
     """
 
@@ -72,7 +72,7 @@ class CacheChecks:
         except StoreError:
             self._cache.clear()
             return
-        self._cache.forget_incarnations(kept.keys() - set(living))
+        self._cache.forget_versions(kept.keys() - set(living))
 
     async def close(self) -> None:
         """Looks no more."""

@@ -144,6 +144,12 @@ def _writing() -> dict[str, ClauseElement]:
         "save_checkpoint_marks": update(_POINTS)
         .where(_POINTS.c.line_key == given("line_key"), _POINTS.c.number == given("number"))
         .values(marks=given("marks"), specials=given("specials")),
+        "save_checkpoint_log": update(_POINTS)
+        .where(_POINTS.c.line_key == given("line_key"), _POINTS.c.number == given("number"))
+        .values(digest=given("digest"), marks=given("marks"), specials=given("specials")),
+        "save_line_digest": update(_LINES)
+        .where(_LINES.c.line_key == given("line_key"))
+        .values(digest=given("digest")),
         "insert_checkpoint_value": insert(_VALUES).values(
             line_key=given("line_key"), digest=given("value_digest"), value=given("value")
         ),

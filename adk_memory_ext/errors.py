@@ -170,6 +170,10 @@ class ErasureIncompleteError(MemoryExtError):
         return type(self), (self.receipt,)
 
 
+class EventNotFoundError(MemoryExtError, LookupError):
+    """The session has no such event or invocation. Nothing was deleted."""
+
+
 class FactRejectedError(MemoryExtError, ValueError):
     """A profile fact cannot be kept; nothing of it was written.
 

@@ -1,11 +1,11 @@
 """Decoded events of sessions that were loaded before, so that they need not be decoded again.
 
-What is cached is told by a session's incarnation and an event's sequence, and read in the same
-transaction as the state, so that nobody gets what is not stored. A session that was deleted, in
-whichever process, has another incarnation or none, and its entry goes with the next look at it,
+What is cached is told by the version of a session's log and an event's sequence, and read in the
+same transaction as the state, so that nobody gets what is not stored. A session that was deleted,
+in whichever process, has another version or none, and its entry goes with the next look at it,
 which `cache_checks` takes where nobody else does.
-**Who rewrites or removes a stored event gives its session a new incarnation**, or calls `forget` in
-every process.
+**Who rewrites or removes a stored event counts it in `memext_sessions.rewrites`**: then the version
+is another one.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ class _Cached:
 class CachedSession:
     """What is kept of one session."""
 
-    incarnation: int
+    log_version: int
+    """`sql_store.Head.log_version`, as of which the events are."""
     session_key: int
     events: dict[int, _Cached] = field(default_factory=dict)
     whole_up_to: int = 0
@@ -85,13 +86,13 @@ class EventCache:
         """Returns how many sessions are kept."""
         return len(self._entries)
 
-    def entry(self, session: SessionId, incarnation: int, session_key: int) -> CachedSession:
-        """Returns what is kept of a session, empty if that is nothing or of an earlier one."""
+    def entry(self, session: SessionId, log_version: int, session_key: int) -> CachedSession:
+        """Returns what is kept of a session's log; empty if that is nothing or outdated."""
         with self._lock:
             entry = self._entries.get(session)
-            if entry is None or entry.incarnation != incarnation:
+            if entry is None or entry.log_version != log_version:
                 self._drop(session)
-                return CachedSession(incarnation, session_key)
+                return CachedSession(log_version, session_key)
             entry.used = time.monotonic()
             return entry
 
@@ -129,14 +130,14 @@ class EventCache:
             self._drop(session)
 
     def kept(self) -> dict[int, int]:
-        """Returns the incarnations of what is kept, with their session keys."""
+        """Returns the log versions of what is kept, with their session keys."""
         with self._lock:
-            return {entry.incarnation: entry.session_key for entry in self._entries.values()}
+            return {entry.log_version: entry.session_key for entry in self._entries.values()}
 
-    def forget_incarnations(self, gone: Collection[int]) -> None:
+    def forget_versions(self, gone: Collection[int]) -> None:
         """Keeps nothing of these."""
         with self._lock:
-            for session in [s for s, entry in self._entries.items() if entry.incarnation in gone]:
+            for session in [s for s, entry in self._entries.items() if entry.log_version in gone]:
                 self._drop(session)
 
     def forget_idle(self, seconds: float) -> None:

@@ -33,6 +33,15 @@ class Stretch(NamedTuple):
     marks: str
     """Of its events, in order."""
 
+    @property
+    def size(self) -> int:
+        """How many events it has."""
+        return len(self.marks) // MARK
+
+    def is_pruned(self, begin: int) -> bool:
+        """Whether events of it were removed on purpose; it begins behind the sequence `begin`."""
+        return self.size < self.sequence - begin
+
 
 def new_salt() -> str:
     """Returns a random salt."""
@@ -84,13 +93,62 @@ def first_fault(
     for stretch in stretches:
         end, expected, _marks = stretch
         if end > begin:
-            events = list(islice(log, end - begin))
-            digest = next_digest(salt, digest, events)
-            # Rising sequences of this number that end there are all of them.
-            if len(events) < end - begin or events[-1][0] != end or digest != expected:
+            events = list(islice(log, stretch.size))
+            digest = extended(salt, digest, events)
+            if digest != expected or not _ends_right(stretch, begin, events):
                 return _fault_in(salt, stretch, begin, events)
             begin = end
     return None
+
+
+def extended(salt: str, digest: str, log: Sequence[tuple[int, str, str]]) -> str:
+    """Returns `next_digest`; the same digest where nothing came or is left."""
+    return next_digest(salt, digest, log) if log else digest
+
+
+def _ends_right(stretch: Stretch, begin: int, events: Sequence[tuple[int, str, str]]) -> bool:
+    """Whether events by rising sequence are all of a stretch."""
+    if len(events) < stretch.size:
+        return False
+    last = events[-1][0] if events else begin
+    # Of a whole stretch, rising sequences of this number that end there are all of them.
+    return last <= stretch.sequence if stretch.is_pruned(begin) else last == stretch.sequence
+
+
+def rebased(
+    salt: str,
+    stretches: Iterable[Stretch],
+    before: Iterable[tuple[int, str, str]],
+    after: Iterable[tuple[int, str, str]],
+) -> tuple[list[Stretch], str | None]:
+    """Returns what the checkpoints know of a log of which events were removed on purpose.
+
+    Stretches from the first fault on stay as they are, so that it stays one.
+
+    Args:
+        salt: The salt.
+        stretches: What they know of it as it was.
+        before: The log as it was.
+        after: The log as it is now.
+
+    Returns:
+        The stretches, and the digest of the last one; None when there is a fault.
+    """
+    known = list(stretches)
+    fault = first_fault(salt, known, iter(before))
+    rows, at = list(after), 0
+    digest, found = beginning(salt), list[Stretch]()
+    for stretch in known:
+        if fault is not None and stretch.sequence >= fault.sequence:
+            found.append(stretch)
+            continue
+        begin = at
+        while at < len(rows) and rows[at][0] <= stretch.sequence:
+            at += 1
+        events = rows[begin:at]
+        digest = extended(salt, digest, events)
+        found.append(Stretch(stretch.sequence, digest, marks_of(salt, events)))
+    return found, digest if fault is None else None
 
 
 def _fault_in(
@@ -99,12 +157,12 @@ def _fault_in(
     """Returns the first event of a stretch that is not as its mark says."""
     for index, event in enumerate(events):
         sequence, event_id, _text = event
-        if sequence != begin + index + 1:
+        if sequence != begin + index + 1 and not stretch.is_pruned(begin):
             return Fault(begin + index + 1, None)
         place = index * MARK
         if marks_of(salt, [event]) != stretch.marks[place : place + MARK]:
             return Fault(sequence, event_id)
-    if len(events) < stretch.sequence - begin:
+    if len(events) < stretch.size:
         return Fault(begin + len(events) + 1, None)
     # Its mark agrees by chance: somewhere between these two checkpoints.
-    return Fault(begin + 1, events[0][1])
+    return Fault(begin + 1, events[0][1] if events else None)

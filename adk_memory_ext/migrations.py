@@ -444,6 +444,15 @@ def _add_parent_sessions(connection: Connection) -> None:
         connection.execute(saving, {"key": key, "parent": parent})
 
 
+def _count_rewrites(connection: Connection) -> None:
+    """Version 11: logs of which events are removed on purpose."""
+    columns = inspect(connection).get_columns("memext_sessions")
+    if "rewrites" not in {column["name"] for column in columns}:  # MySQL commits DDL
+        connection.execute(
+            text("ALTER TABLE memext_sessions ADD COLUMN rewrites BIGINT NOT NULL DEFAULT 0")
+        )
+
+
 MIGRATIONS: Final[Mapping[int, Callable[[Connection], None]]] = {
     1: _create_sequences,
     2: _create_profiles,
@@ -455,5 +464,6 @@ MIGRATIONS: Final[Mapping[int, Callable[[Connection], None]]] = {
     8: _create_checkpoints,
     9: _find_rewinds,
     10: _add_parent_sessions,
+    11: _count_rewrites,
 }
 """What brings a database from the version before to each version."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -10,6 +10,33 @@ from adk_memory_ext.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from adk_memory_ext.checkpoint_records import CheckpointRetention
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pruning:
+    """Which stored events of a session go; see `sessions.history.prune`.
+
+    Raises:
+        ConfigurationError: When `keep` is below 1 or a duration below 0.
+    """
+
+    keep: int = 1
+    """The newest invocations, this many, stay whatever covers them; at least 1."""
+    summarised: bool = True
+    """Whether events go for which one of ADK's compaction summaries stands."""
+    checkpointed: bool = False
+    """Whether events go that the session's newest checkpoint covers."""
+    older_than: timedelta | None = None
+    """Events of this age or more go; None: none goes for its age."""
+    superseded_tools: frozenset[str] = frozenset()
+    """Tools of which a call goes, with its answer, once the same call was made and answered again
+    later."""
+
+    def __post_init__(self) -> None:
+        """Refuses rules without meaning."""
+        if self.keep < 1:
+            raise ConfigurationError("Pruning keeps at least the newest invocation.")
+        _check_duration("older_than", self.older_than)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,14 +63,17 @@ class RetentionPolicy:
     goes."""
     profile: timedelta | None = None
     """Values of facts go so long after another value took their place; None: never."""
+    history: Pruning | None = None
+    """Which events of the sessions that stay go; None: none."""
 
     def __post_init__(self) -> None:
         """Refuses durations and rules without meaning."""
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if value is None or field.name == "checkpoints":
-                continue
-            if not isinstance(value, timedelta) or value < timedelta(0):
-                raise ConfigurationError(f"{field.name} must be a timedelta of at least 0.")
+        for name in ("session_idle", "session_age", "orphaned_checkpoints", "profile"):
+            _check_duration(name, getattr(self, name))
         if self.checkpoints is not None and self.checkpoints.last < 1:
             raise ConfigurationError("A retention keeps at least the last checkpoint.")
+
+
+def _check_duration(name: str, value: object) -> None:
+    if value is not None and (not isinstance(value, timedelta) or value < timedelta(0)):
+        raise ConfigurationError(f"{name} must be a timedelta of at least 0.")

@@ -23,12 +23,13 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    text,
 )
 from sqlalchemy.dialects.mysql import LONGTEXT, MEDIUMTEXT
 
 from adk_memory_ext.adk_tables import ID_LENGTH, NAME_LENGTH
 
-VERSION: Final = 10
+VERSION: Final = 11
 """The schema version that this code writes; `migrations` brings a database to it."""
 
 # SQLite's INTEGER PRIMARY KEY is the row's own key (https://www.sqlite.org/rowidtable.html).
@@ -64,6 +65,8 @@ memext_sessions: Final = Table(
     Column("created_microseconds", BigInteger, nullable=False),
     Column("updated_microseconds", BigInteger, nullable=False),
     Column("title", String(NAME_LENGTH), nullable=True),
+    # How often stored events were removed or changed: what was read of them before is outdated.
+    Column("rewrites", BigInteger, nullable=False, server_default=text("0")),
     UniqueConstraint("app_name", "user_id", "session_id", name="memext_sessions_identity"),
 )
 Index(

@@ -19,6 +19,7 @@ from adk_memory_ext.appends import Appends, OnDirectWrite
 from adk_memory_ext.arrivals import Arrivals
 from adk_memory_ext.checkpoint_records import CheckpointPolicy
 from adk_memory_ext.erasure.erasing import Erasure
+from adk_memory_ext.erasure.pruning import StoredHistory
 from adk_memory_ext.errors import CapabilityError, ConfigurationError, StoreUnavailableError
 from adk_memory_ext.loaded_sessions import take_over, watched
 from adk_memory_ext.profiles import Profiles
@@ -140,6 +141,10 @@ class DurableSessionService(BaseSessionService):
             self._lowest.forget_deleted if isinstance(self._lowest, ForgetsDeleted) else None,
         )
         """Erases sessions and people, with receipts."""
+        self.history: Final = StoredHistory(
+            self._database if holds_sessions else None, self.erasure, self.turns
+        )
+        """Removes stored events of a session."""
         from adk_memory_ext.checkpoints import Checkpoints  # and with it SQLAlchemy
 
         checkpointing = checkpoint_policy or CheckpointPolicy()

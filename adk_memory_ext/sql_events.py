@@ -135,11 +135,16 @@ def append_event(
         outcome.update(apply_changes(state, event.session_changes))
         parameters["state"] = tx.json(state)
     data = with_delta(event.data, outcome)
-    parameters["event_data"] = f'{tx.json(data)[:-1]}, "timestamp": {timestamp!r}}}'
+    parameters["event_data"] = text_of(tx, data, timestamp)
     _write(tx, parameters)
     sql_windows.note(tx, parameters, head.last_sequence + 1, data, event.hides_from)
     revision = None if is_stale else Revision(head.incarnation, head.last_sequence + 1)
     return Appended(timestamp, revision, outcome, data)
+
+
+def text_of(tx: Transaction, data: Mapping[str, Any], timestamp: float) -> str:
+    """Returns the JSON text of an event as it is stored."""
+    return f'{tx.json(data)[:-1]}, "timestamp": {timestamp!r}}}'
 
 
 def stored_append(

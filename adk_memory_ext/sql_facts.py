@@ -248,10 +248,20 @@ def delete_profile(tx: Transaction, owner: Owner) -> int:
 def cut_session(
     tx: Transaction, session: SessionId, owner: Owner, facts: Literal["keep", "remove"] = "keep"
 ) -> tuple[str, ...]:
-    """Removes a session from a profile and its history; for the erasure of that session.
+    """Removes a session from a profile and its history; see `cut_sources`."""
+    return cut_sources(tx, owner, lambda source: source.session_id == session.session_id, facts)
+
+
+def cut_sources(
+    tx: Transaction,
+    owner: Owner,
+    is_gone: Callable[[Provenance], bool],
+    facts: Literal["keep", "remove"] = "keep",
+) -> tuple[str, ...]:
+    """Removes sources that are erased from a profile and its history.
 
     What the user asked to save stays with its provenance cut, unless `facts` is `remove`. An
-    inferred value that only this session supports goes, with what was derived from it.
+    inferred value that only these sources support goes, with what was derived from it.
 
     Returns:
         The keys of the facts that are no longer current.
@@ -267,7 +277,7 @@ def cut_session(
     is_changed = False
     for fact, row in zip(everything, rows, strict=True):
         retired = row[2]
-        left = without_sources(fact, lambda source: source.session_id == session.session_id, facts)
+        left = without_sources(fact, is_gone, facts)
         if left == fact:
             continue
         is_changed = True

@@ -238,15 +238,16 @@ def _sessions_and_links() -> Select[Any]:
 
 
 def living(tx: Transaction, session_keys: Sequence[int]) -> set[int]:
-    """Returns the incarnations of those sessions of the given keys that are stored."""
+    """Returns the log versions of those sessions of the given keys that are stored."""
     link = memext_sessions.c
-    query = select(link.incarnation, link.created_microseconds, sessions.c.create_time).join_from(
+    version = link.incarnation + link.rewrites  # as `sql_store.Head.log_version`
+    query = select(version, link.created_microseconds, sessions.c.create_time).join_from(
         memext_sessions, sessions, _same_session()
     )
     found: set[int] = set()
     for start in range(0, len(session_keys), _AT_ONCE):
         of_these = link.session_key.in_(session_keys[start : start + _AT_ONCE])
-        for incarnation, created, create_time in tx.connection.execute(query.where(of_these)):
+        for log_version, created, create_time in tx.connection.execute(query.where(of_these)):
             if tx.microseconds(create_time) == created:  # else plain ADK has put another one there
-                found.add(incarnation)
+                found.add(log_version)
     return found

@@ -6,6 +6,7 @@ import json
 import re
 import time
 import uuid
+from bisect import bisect_right
 from collections import deque
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -41,10 +42,14 @@ class _Log:
     session: SessionId
     head: Head
     sequences: list[int]
-    """Of all events; without gaps as far as they were verified."""
+    """Of all events, rising."""
     outline: Outline
     fault: Fault | None
     """The first one of those that were verified."""
+
+    def count(self, sequence: int) -> int:
+        """Returns how many events there are up to a sequence."""
+        return bisect_right(self.sequences, sequence)
 
     def rows(self, tx: Transaction, positions: Iterable[int]) -> Iterator[Row]:
         """Yields sequence, id, invocation id and text of some events, in the order of the log."""
@@ -91,8 +96,8 @@ def restore(tx: Transaction, stored: StoredCheckpoint) -> Restored:
                 f" {stored.checkpoint.id} was made; fork the checkpoint instead."
             )
     # The session that an earlier restore made begins with the state alone.
-    covered = stored.checkpoint.sequence if is_there else 0
     log = _verified(tx, stored, session, head) if is_there else _log(tx, session, head)
+    covered = log.count(stored.checkpoint.sequence) if is_there else 0
     target = _target(tx, stored, log if is_there else None)
     return _put_back(tx, stored, log, covered, target)
 
@@ -165,7 +170,9 @@ def fork(tx: Transaction, stored: StoredCheckpoint, new: SessionId) -> Restored:
         log = _verified(tx, stored, session, head)
     target = _target(tx, stored, log)
     _create(tx, new, stored, target.state)
-    live = [] if log is None else live_positions(log.outline, stored.checkpoint.sequence)
+    live: list[int] = []
+    if log is not None:
+        live = live_positions(log.outline, log.count(stored.checkpoint.sequence))
     for row in log.rows(tx, live) if log is not None else ():
         sql_events.append_event(tx, new, None, _copied(row, row[1], is_copy=False))
     return Restored(
@@ -323,7 +330,7 @@ def _target(tx: Transaction, stored: StoredCheckpoint, log: _Log | None) -> _Tar
         return _Target(state, ())
     found = {}
     if log is not None:
-        rows = log.rows(tx, range(stored.checkpoint.sequence))
+        rows = log.rows(tx, range(log.count(stored.checkpoint.sequence)))
         found = _replayed(sql_store.initial_state(tx, log.session), rows, by_reference)
     missing = tuple(key for key in by_reference if key not in found)
     return _Target({**state, **found}, missing)

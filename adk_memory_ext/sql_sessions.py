@@ -238,7 +238,7 @@ class SqlSessionService(BaseSessionService):
 
             def known(head: Head) -> int:
                 nonlocal entry
-                entry = self._cache.entry(identity, head.incarnation, head.key)
+                entry = self._cache.entry(identity, head.log_version, head.key)
                 return entry.whole_up_to
 
             loaded = sql_store.load_session(

@@ -55,11 +55,18 @@ class Head:
     """UTC epoch microseconds, as plain ADK would read it."""
     newest: int | None
     """Time of the event that plain ADK reads last, in UTC epoch microseconds; None without one."""
+    rewrites: int = 0
+    """How often events were removed from the log on purpose, or changed."""
 
     @property
     def revision(self) -> Revision:
         """What who reads the session now has seen."""
         return Revision(self.incarnation, self.last_sequence)
+
+    @property
+    def log_version(self) -> int:
+        """Tells this log from one of an earlier session, and from itself before a rewrite."""
+        return self.incarnation + self.rewrites
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +152,7 @@ def read_head(
         newest_event_id,
         created,
         updated,
+        rewrites,
         newest_id,
         newest_time,
         of_last_update,
@@ -158,6 +166,7 @@ def read_head(
         created=tx.microseconds(create_time),
         updated=tx.microseconds(update_time),
         newest=None if newest_time is None else tx.microseconds(newest_time),
+        rewrites=rewrites,
     )
     if check and (
         head.updated != updated

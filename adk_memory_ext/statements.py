@@ -33,6 +33,7 @@ from adk_memory_ext.exact_match import IsExactly
 from adk_memory_ext.expiry_statements import expiry_clauses
 from adk_memory_ext.fact_statements import fact_clauses
 from adk_memory_ext.json_values import encode, exact_for_jsonb
+from adk_memory_ext.log_statements import log_clauses
 from adk_memory_ext.parameters import PREFIX as _PREFIX
 from adk_memory_ext.parameters import given as _given
 from adk_memory_ext.schema import (
@@ -222,6 +223,7 @@ def _clauses(dialect: str) -> dict[str, ClauseElement]:
         **fact_clauses(lock=dialect != "sqlite"),
         **_windowing(),
         **checkpoint_statements.clauses(dialect),
+        **log_clauses(),
     }
 
 
@@ -254,6 +256,7 @@ def _reading(dialect: str) -> dict[str, ClauseElement]:
             linked.c.newest_event_id,
             linked.c.created_microseconds,
             linked.c.updated_microseconds,
+            linked.c.rewrites,
             newest.scalar_subquery(),
             newest_time.scalar_subquery(),
             of_last_update.scalar_subquery(),
@@ -437,7 +440,7 @@ def _appending(dialect: str) -> dict[str, ClauseElement]:
         .cte("sequenced")
     )
     is_new = exists(select(stored.c.id))
-    return {"insert_sequence": sequence} | {
+    return {"insert_sequence": sequence, "insert_event": insert(events).values(event_values)} | {
         name: link.where(is_new).add_cte(stored, sequenced, change.where(is_new).cte("changed"))
         for name, change in {"append_touch": touch, "append_save": save}.items()
     }

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import or_, select
 
-from adk_memory_ext import expired_state, sql_checkpoints, sql_facts, sql_store
+from adk_memory_ext import expired_state, sql_checkpoints, sql_facts, sql_pruning, sql_store
 from adk_memory_ext.erasure import stored_rows
 from adk_memory_ext.erasure.jobs import Deleted
+from adk_memory_ext.erasure.pruning import deleted_events
 from adk_memory_ext.erasure.subjects import Subject
 from adk_memory_ext.event_times import MICROSECONDS
 from adk_memory_ext.facts import Owner
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import timedelta
 
-    from adk_memory_ext.retention import RetentionPolicy
+    from adk_memory_ext.retention import Pruning, RetentionPolicy
     from adk_memory_ext.sql_expiry import ExpiredKey, Ttl
     from adk_memory_ext.sql_store import Head
     from adk_memory_ext.statements import Transaction
@@ -111,6 +112,51 @@ def delete_sessions(
         texts += own
         names += [subject.app_name, *subject.ids]
         size += sum(map(len, own))
+        if size > _MOST_CHARACTERS:
+            break
+    return Deleted(texts, dict(counts), names), last
+
+
+# --- The log of sessions that stay
+
+
+def sessions_behind(tx: Transaction, after: int, limit: int) -> list[tuple[int, SessionId]]:
+    """Returns sessions with their keys, behind a key and in its order."""
+    link = memext_sessions.c
+    rows = tx.connection.execute(
+        select(link.session_key, link.app_name, link.user_id, link.session_id)
+        .where(link.session_key > after)
+        .order_by(link.session_key)
+        .limit(limit)
+    )
+    return [(key, SessionId(*owner)) for key, *owner in rows]
+
+
+def delete_histories(
+    tx: Transaction, rules: Rules, found: Sequence[tuple[int, SessionId]], pruning: Pruning
+) -> tuple[Deleted, int]:
+    """Deletes the events of sessions that a pruning covers, until there is a good deal of text.
+
+    Those that are expired themselves are passed over.
+
+    Returns:
+        What was deleted, and the key of the last session that was looked at.
+    """
+    texts: list[str] = []
+    names: list[str] = []
+    counts: Counter[str] = Counter()
+    size, last = 0, 0
+    for key, session in found:
+        last = key
+        head = sql_store.locked_head(tx, session)
+        if head is None or rules.is_expired(head):
+            continue
+        removed = sql_pruning.prune(tx, session, pruning, rules.now / MICROSECONDS)
+        deleted = deleted_events(tx, session, removed)
+        texts += deleted.texts
+        names += deleted.names if deleted.counts else ()
+        counts.update(deleted.counts)
+        size += sum(map(len, deleted.texts))
         if size > _MOST_CHARACTERS:
             break
     return Deleted(texts, dict(counts), names), last

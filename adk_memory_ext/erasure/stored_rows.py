@@ -15,7 +15,6 @@ from adk_memory_ext.adk_tables import events, sessions, user_states
 from adk_memory_ext.erasure.subjects import Subject, Traces, text_of
 from adk_memory_ext.exact_match import IsExactly
 from adk_memory_ext.facts import Owner
-from adk_memory_ext.records import SessionId
 from adk_memory_ext.schema import (
     memext_checkpoint_lines,
     memext_checkpoint_values,
@@ -29,13 +28,14 @@ from adk_memory_ext.schema import (
     memext_sessions,
     memext_state_times,
 )
-from adk_memory_ext.sql_facts import cut_session
+from adk_memory_ext.sql_facts import cut_sources
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from sqlalchemy import ColumnElement, Table
 
+    from adk_memory_ext.facts import Provenance
     from adk_memory_ext.statements import Transaction
 
 
@@ -176,11 +176,16 @@ def cut_profile(tx: Transaction, subject: Subject) -> list[str]:
     if subject.session_id is None:
         return []
     owner = Owner(subject.app_name, subject.user_id)
+    return cut_facts(tx, owner, lambda source: source.session_id == subject.session_id)
+
+
+def cut_facts(tx: Transaction, owner: Owner, is_gone: Callable[[Provenance], bool]) -> list[str]:
+    """Takes erased sources out of a profile, as `cut_profile` does."""
     before = _profile_texts(tx, owner)
-    session = SessionId(subject.app_name, subject.user_id, subject.session_id)
-    if before:
-        cut_session(tx, session, owner)
-    return sorted(before - _profile_texts(tx, owner)) if before else []
+    if not before:
+        return []
+    cut_sources(tx, owner, is_gone)
+    return sorted(before - _profile_texts(tx, owner))
 
 
 def _profile_texts(tx: Transaction, owner: Owner) -> set[str]:

@@ -36,7 +36,7 @@ class Sweeping:
     """How far a sweep has come."""
 
     stage: str
-    """`sessions`, `state`, `profile` or `checkpoints`, in this order."""
+    """`sessions`, `state`, `profile`, `checkpoints` or `history`, in this order."""
     counts: Mapping[str, int]
     """Rows of each store that went so far, or would go."""
 
@@ -102,6 +102,7 @@ class Sweep:
                 "profile", partial(expired_rows.delete_facts, rules=rules, owner=owner)
             )
         await self._checkpoints(rules)
+        await self._histories(rules)
         return Swept(dict(self._counts), tuple(self._receipts))
 
     async def _sessions(self, rules: Rules) -> None:
@@ -146,7 +147,24 @@ class Sweep:
                 "checkpoints", partial(expired_rows.delete_checkpoints, rules=rules, lines=lines)
             )
 
-    async def _erase(self, stage: str, work: Callable[[Transaction], Deleted]) -> None:
+    async def _histories(self, rules: Rules) -> None:
+        if (pruning := rules.policy.history) is None:
+            return
+        last = 0
+        while found := await self._database.read(
+            partial(expired_rows.sessions_behind, after=last, limit=_SESSIONS)
+        ):
+
+            def work(tx: Transaction) -> Deleted:
+                nonlocal last
+                deleted, last = expired_rows.delete_histories(tx, rules, found, pruning)
+                return deleted
+
+            await self._erase("history", work, "pruning")
+
+    async def _erase(
+        self, stage: str, work: Callable[[Transaction], Deleted], kind: str = "expiry"
+    ) -> None:
         """Erases one batch, or counts what it would erase."""
         counts: Mapping[str, int] = {}
 
@@ -163,7 +181,7 @@ class Sweep:
                 with contextlib.suppress(_RolledBackError):
                     await self._database.write(noting)
             else:
-                receipt = await self._erase_rows("expiry", noting, requested_by=self._requested_by)
+                receipt = await self._erase_rows(kind, noting, requested_by=self._requested_by)
                 if receipt is not None:
                     self._receipts.append(receipt)
         except ErasureIncompleteError as error:
