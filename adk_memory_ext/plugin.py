@@ -124,8 +124,16 @@ class MemoryPlugin(BasePlugin):
     async def before_run_callback(
         self, *, invocation_context: InvocationContext
     ) -> types.Content | None:
-        """Refuses a Runner without a `DurableSessionService`, also for a resumed or live run."""
+        """Refuses a Runner without a `DurableSessionService`, also for a resumed or live run.
+
+        From here on erasures reach the Runner's artifacts and memory.
+        """
         _refuse_foreign_service(invocation_context)
+        service = invocation_context.session_service
+        if isinstance(service, DurableSessionService):
+            service.erasure.see_runner(
+                invocation_context.artifact_service, invocation_context.memory_service
+            )
         answer: types.Content | None = await self._first(
             "before_run_callback", invocation_context=invocation_context
         )

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 EraseElsewhere: TypeAlias = Callable[..., Awaitable[int]]
 CountElsewhere: TypeAlias = Callable[..., Awaitable[int]]
 
+_Services: TypeAlias = "tuple[BaseArtifactService | None, BaseMemoryService | None]"
+
 _USER_PREFIX: Final = "user:"
 """Of artifacts that belong to a user and to no session, as in ADK."""
 
@@ -26,16 +28,38 @@ class Elsewhere:
 
     def __init__(self) -> None:
         self.stores: Final[dict[str, tuple[EraseElsewhere, CountElsewhere | None]]] = {}
-        self._memory: BaseMemoryService | None = None
-        self._artifacts: BaseArtifactService | None = None
+        self._given: _Services = (None, None)
+        self._seen: _Services = (None, None)
 
     def register(
         self, artifacts: BaseArtifactService | None, memory: BaseMemoryService | None
     ) -> None:
-        """Takes in the Runner's services; None leaves what is there."""
-        self._artifacts = artifacts or self._artifacts
+        """Takes services in; None leaves what is there."""
+        given = self._given
         # `ProfileMemoryService` keeps nothing outside the database; what it hands on to may.
-        self._memory = getattr(memory, "also", memory) or self._memory
+        self._given = artifacts or given[0], getattr(memory, "also", memory) or given[1]
+
+    def see(self, artifacts: BaseArtifactService | None, memory: BaseMemoryService | None) -> None:
+        """Takes the services of a Runner in, for where none were registered."""
+        self._seen = artifacts or self._seen[0], getattr(memory, "also", memory) or self._seen[1]
+
+    @property
+    def _artifacts(self) -> BaseArtifactService | None:
+        return self._given[0] or self._seen[0]
+
+    @property
+    def _memory(self) -> BaseMemoryService | None:
+        return self._given[1] or self._seen[1]
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """Which services of a Runner nobody told of, in words."""
+        services = {"artifacts": self._artifacts, "memory": self._memory}
+        return tuple(
+            f"{name}: no service is known here; MemoryPlugin or register(…) tells of it"
+            for name, service in services.items()
+            if service is None
+        )
 
     @property
     def is_anywhere(self) -> bool:

@@ -97,8 +97,19 @@ class Erasure:
         artifact_service: BaseArtifactService | None = None,
         memory_service: BaseMemoryService | None = None,
     ) -> None:
-        """Has erasures reach the Runner's other services too."""
+        """Has erasures reach these services too, instead of those that a Runner has.
+
+        Those of the Runner are known once `MemoryPlugin` has seen a run of it.
+        """
         self._elsewhere.register(artifact_service, memory_service)
+
+    def see_runner(
+        self,
+        artifact_service: BaseArtifactService | None,
+        memory_service: BaseMemoryService | None,
+    ) -> None:
+        """Has erasures reach the services of a Runner, unless others were registered."""
+        self._elsewhere.see(artifact_service, memory_service)
 
     def register_erasure(
         self, name: str, erase: EraseElsewhere, count: CountElsewhere | None = None
@@ -319,6 +330,7 @@ class Erasure:
         async with self._deleted(subject.kind, work, secrets.token_bytes(32), None) as queued:
             if queued is not None:
                 queued.job.not_checked += not_checked
+                queued.job.unknown = self._elsewhere.unknown
                 self._deletions.add(queued)
         if queued is not None:
             await self._deletions.wait_a_moment(queued)
@@ -425,6 +437,7 @@ class Erasure:
             counts.update(await database.read(partial(stored_rows.count_rows, subject=one)))
         elsewhere, not_reached = await self._reach(self._elsewhere.count, planned)
         counts.update(elsewhere)
+        not_reached += self._elsewhere.unknown
         return Plan(subject.kind, dict(counts), tuple(not_reached), len(subjects) - 1)
 
     async def _reach(
@@ -484,7 +497,11 @@ class Erasure:
         values = await asyncio.to_thread(values_of, texts, subject)
         if requested_by is not None and requested_by in values.values:
             facts["requested_by"] = None
-        return Job(erasure_id, begun, facts, values, not_checked=not_checked)
+        return Job(
+            *(erasure_id, begun, facts, values),
+            not_checked=not_checked,
+            unknown=self._elsewhere.unknown,
+        )
 
 
 def _checked(forks: Forks) -> Forks:

@@ -31,6 +31,9 @@ class Job:
     """None when they were lost with the process that had them."""
     deep: bool = False
     not_checked: list[str] = field(default_factory=list)
+    """What is left elsewhere, and why."""
+    unknown: Sequence[str] = ()
+    """What nobody told of, so that nothing can be said about it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,5 +196,5 @@ def receipt_of(job: Job, cleaned: Cleaned, subject_key: str | None) -> Receipt:
         encodings=tuple(work.encodings),
         residue_found=cleaned.residue_found,
         residue_left=work.residue,
-        not_checked=(*job.not_checked, *cleaned.not_checked),
+        not_checked=(*job.not_checked, *job.unknown, *cleaned.not_checked),
     )

@@ -5,17 +5,26 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
+from google.adk.agents.llm_agent import LlmAgent
+from google.adk.apps.app import App
+from google.adk.artifacts.in_memory_artifact_service import InMemoryArtifactService
 from google.adk.memory.base_memory_service import BaseMemoryService, SearchMemoryResponse
 from google.adk.memory.in_memory_memory_service import InMemoryMemoryService
 from google.adk.memory.memory_entry import MemoryEntry
+from google.adk.models.base_llm import BaseLlm
+from google.adk.models.llm_response import LlmResponse
+from google.adk.runners import Runner
 from google.genai import types
 from typing_extensions import override
 
-from adk_memory_ext import ProfileMemoryService
+from adk_memory_ext import MemoryPlugin, ProfileMemoryService
 from adk_memory_ext.errors import ErasureIncompleteError
 from conversation import said
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from google.adk.models.llm_request import LlmRequest
     from google.adk.sessions.session import Session
 
     from adk_memory_ext.service import DurableSessionService
@@ -75,6 +84,25 @@ async def lived(
     await memory.add_session_to_memory(session)
 
 
+async def whole(sessions: DurableSessionService, name: str) -> Session:
+    """Returns a session of Ann's."""
+    session = await sessions.get_session(**ANN, session_id=name)
+    assert session is not None
+    return session
+
+
+class Silent(BaseLlm):
+    """Answers nothing much."""
+
+    model: str = "silent"
+
+    @override
+    async def generate_content_async(
+        self, llm_request: LlmRequest, stream: bool = False
+    ) -> AsyncGenerator[LlmResponse, None]:
+        yield LlmResponse(content=types.ModelContent("yes"))
+
+
 async def found(memory: BaseMemoryService, owner: dict[str, Any], query: str = WORDS) -> int:
     """Returns how many memories a search finds."""
     return len((await memory.search_memory(**owner, query=query)).memories)
@@ -126,7 +154,10 @@ async def test_a_memory_that_deletes_nothing_is_named(sessions: DurableSessionSe
     await lived(sessions, memory, ANN, "one")
     sessions.erasure.register(memory_service=memory)
     plan = await sessions.erasure.plan_user(**ANN)
-    assert plan.not_reached == ("memory: ReadOnly deletes nothing; register_erasure can reach it",)
+    assert plan.not_reached == (
+        "memory: ReadOnly deletes nothing; register_erasure can reach it",
+        "artifacts: no service is known here; MemoryPlugin or register(…) tells of it",
+    )
     with pytest.raises(ErasureIncompleteError, match="ReadOnly deletes nothing"):
         await sessions.erasure.erase_user(**ANN)
     assert await found(memory, ANN) > 0
@@ -143,3 +174,43 @@ async def test_a_memory_that_fails_is_named(sessions: DurableSessionService) -> 
         await sessions.erasure.erase_user(**ANN)
     assert WORDS not in caught.value.receipt.to_json()
     assert (await sessions.list_sessions(**ANN)).sessions == []
+
+
+async def test_the_plugin_tells_of_the_services_of_its_runner(
+    sessions: DurableSessionService,
+) -> None:
+    """After a run under `MemoryPlugin` an erasure reaches the Runner's memory and artifacts."""
+    memory, artifacts = InMemoryMemoryService(), InMemoryArtifactService()
+    app = App(name="app", root_agent=LlmAgent(name="a", model=Silent()), plugins=[MemoryPlugin()])
+    runner = Runner(
+        app=app, session_service=sessions, memory_service=memory, artifact_service=artifacts
+    )
+    async with runner:
+        await sessions.create_session(**ANN, session_id="one")
+        message = types.UserContent(WORDS)
+        async for _event in runner.run_async(
+            user_id=ANN["user_id"], session_id="one", new_message=message
+        ):
+            pass
+        await memory.add_session_to_memory(await whole(sessions, "one"))
+        await artifacts.save_artifact(
+            **ANN, session_id="one", filename="resume.txt", artifact=types.Part(text=WORDS)
+        )
+        assert await found(memory, ANN) == 1
+        await sessions.delete_session(**ANN, session_id="one")
+        assert await found(memory, ANN) == 0
+        assert await artifacts.list_artifact_keys(**ANN, session_id="one") == []
+
+
+async def test_what_was_registered_counts_more_than_the_runner(
+    sessions: DurableSessionService,
+) -> None:
+    """A service that was registered is reached instead of the one of a Runner."""
+    registered, seen = Digests(), Digests()
+    await lived(sessions, registered, ANN, "one")
+    await seen.add_session_to_memory(await whole(sessions, "one"))
+    sessions.erasure.register(memory_service=registered)
+    sessions.erasure.see_runner(None, seen)
+    await sessions.erasure.erase_user(**ANN)
+    assert await found(registered, ANN) == 0
+    assert await found(seen, ANN) > 0
