@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 class Checkpoints:
     """Makes checkpoints outside a run, finds them, and puts them back.
 
-    A checkpoint outlives its session: deleting the session leaves its checkpoints to `prune` and
-    `delete`, and they restore its state alone.
+    A checkpoint outlives a session that expires: it stays until its own retention, `prune` or
+    `delete` takes it, and restores the state alone. Deleting the session takes it along.
 
     Args:
         database: Where the sessions are stored; None over a service of somebody else.
