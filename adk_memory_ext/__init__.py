@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from adk_memory_ext.facts import Fact, NewFact, ProfileLimits, Provenance, Recalled, Saved
     from adk_memory_ext.history import History, HistoryPolicy
     from adk_memory_ext.interruptions import Recovered, live_events
+    from adk_memory_ext.media import Media
     from adk_memory_ext.plugin import MemoryPlugin
     from adk_memory_ext.policy import Redaction, StatePolicy, StateRule
     from adk_memory_ext.profile import (
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     from adk_memory_ext.retention import Pruning, RetentionPolicy
     from adk_memory_ext.service import DurableSessionService
     from adk_memory_ext.service_uri import register
+    from adk_memory_ext.shown_media import ShownMedia
     from adk_memory_ext.state_changes import Extend, Increment, Maximum, Remove, Union
     from adk_memory_ext.turn_queue import reject, supersede, wait
     from adk_memory_ext.turns import Turns
@@ -97,6 +99,7 @@ __all__ = [
     "Increment",
     "InvalidIdError",
     "Maximum",
+    "Media",
     "MemoryExtError",
     "MemoryPlugin",
     "NewFact",
@@ -118,6 +121,7 @@ __all__ = [
     "RevisionConflictError",
     "Saved",
     "SchemaVersionError",
+    "ShownMedia",
     "StatePolicy",
     "StateRejectedError",
     "StateRule",
@@ -160,6 +164,7 @@ _MODULES: Final = {
     "HistoryPolicy": "history",
     "Increment": "state_changes",
     "Maximum": "state_changes",
+    "Media": "media",
     "MemoryPlugin": "plugin",
     "NewFact": "facts",
     "PROFILE_INSTRUCTION": "profile",
@@ -178,6 +183,7 @@ _MODULES: Final = {
     "Restored": "checkpoint_records",
     "RetentionPolicy": "retention",
     "Saved": "facts",
+    "ShownMedia": "shown_media",
     "StatePolicy": "policy",
     "StateRule": "policy",
     "Turns": "turns",

@@ -13,6 +13,7 @@ from adk_memory_ext.profile import PreloadProfile
 from adk_memory_ext.recovery import Recovery
 from adk_memory_ext.refused_writes import RefusedWrites
 from adk_memory_ext.service import DurableSessionService
+from adk_memory_ext.shown_media import ShownMedia
 from adk_memory_ext.turns import Turns
 from adk_memory_ext.watched_state import ToolReads, current_tool
 
@@ -29,12 +30,13 @@ if TYPE_CHECKING:
     from google.adk.tools.tool_context import ToolContext
     from google.genai import types
 
-PARTS: Final = ("turns", "policy", "recovery", "checkpoints", "profile", "history")
+PARTS: Final = ("turns", "policy", "recovery", "checkpoints", "profile", "history", "media")
 """The parts in the order in which each callback reaches them.
 
 A turn is taken before anything reads the session; a write that the policy refuses becomes the
 tool's error answer before another part sees that answer; what a crash left open is settled before a
-checkpoint is made of it; the profile joins the request before history is cut to its budget.
+checkpoint is made of it; the profile joins the request before history is cut to its budget; media
+are loaded for what is left.
 """
 
 _inside_tool: ContextVar[bool] = ContextVar("adk_memory_ext_inside_tool", default=False)
@@ -58,7 +60,9 @@ class MemoryPlugin(BasePlugin):
         checkpoints: `CheckpointSteps(…)`, or another plugin to run after `recovery`.
         profile: `PreloadProfile()`, which adds what is known of the user to a request, unless
             another one is given; it runs after `checkpoints`. None to add nothing.
-        history: A plugin to run last, when the model request is complete, such as `History(…)`.
+        history: A plugin to run when the model request is complete, such as `History(…)`.
+        media: `ShownMedia()`, which gives a request the media that its history refers to, unless
+            another one is given; it runs last. None to send references as they are.
         budget_tokens: For `history=History(budget_tokens)`.
 
     Raises:
@@ -75,6 +79,7 @@ class MemoryPlugin(BasePlugin):
         checkpoints: BasePlugin | None = None,
         profile: BasePlugin | Literal["default"] | None = "default",
         history: BasePlugin | None = None,
+        media: BasePlugin | Literal["default"] | None = "default",
         budget_tokens: int | None = None,
     ) -> None:
         super().__init__(name=name)
@@ -90,7 +95,9 @@ class MemoryPlugin(BasePlugin):
             profile = PreloadProfile()
         if policy == "default":
             policy = RefusedWrites()
-        parts = (turns, policy, recovery, checkpoints, profile, history)
+        if media == "default":
+            media = ShownMedia()
+        parts = (turns, policy, recovery, checkpoints, profile, history, media)
         given = dict(zip(PARTS, parts, strict=True))
         self._parts = tuple(part for part in given.values() if part is not None)
 

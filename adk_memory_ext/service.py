@@ -22,7 +22,9 @@ from adk_memory_ext.erasure.erasing import Erasure
 from adk_memory_ext.erasure.pruning import StoredHistory
 from adk_memory_ext.errors import CapabilityError, ConfigurationError, StoreUnavailableError
 from adk_memory_ext.loaded_sessions import take_over, watched
+from adk_memory_ext.media import with_references
 from adk_memory_ext.profiles import Profiles
+from adk_memory_ext.records import SessionId
 from adk_memory_ext.request_log import RequestLog
 from adk_memory_ext.scoped_state import ChangesState, ScopedState
 from adk_memory_ext.service_check import CheckedClause, check_service
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
 
     from adk_memory_ext.facts import ProfileLimits
     from adk_memory_ext.json_values import OnBadValue
+    from adk_memory_ext.media import Media
     from adk_memory_ext.policed_sessions import PolicedSessions
     from adk_memory_ext.policy import StatePolicy
     from adk_memory_ext.records import SessionPage
@@ -76,6 +79,7 @@ class DurableSessionService(BaseSessionService):
             None for all. `Runner.rewind_async` and `get_whole_session` get all of it.
         verify_deletes: Whether `delete_session` verifies that the bytes are gone too, in the
             background, as `sessions.erasure.erase_session` does; False deletes rows only.
+        media: Where large media of events go; None: they stay in their events.
 
     Raises:
         ConfigurationError: When the URL is wrong, the wrapped service has a database, or a value
@@ -93,6 +97,7 @@ class DurableSessionService(BaseSessionService):
         window: Window | None = None,
         verify_deletes: bool = True,
         checkpoint_policy: CheckpointPolicy | None = None,
+        media: Media | None = None,
     ) -> None:
         if on_direct_write not in get_args(OnDirectWrite):
             raise ConfigurationError(
@@ -101,6 +106,7 @@ class DurableSessionService(BaseSessionService):
         self._lowest: Final = wrapped
         self._policy = policy
         self._window = window
+        self._media = media
         self._own_store, self._database = _store_of(wrapped, store)
         self._policed: PolicedSessions | None = None
         if policy is not None:
@@ -141,6 +147,8 @@ class DurableSessionService(BaseSessionService):
             self._lowest.forget_deleted if isinstance(self._lowest, ForgetsDeleted) else None,
         )
         """Erases sessions and people, with receipts."""
+        if media is not None:
+            self.erasure.register(artifact_service=media.artifacts)
         self.history: Final = StoredHistory(
             self._database if holds_sessions else None, self.erasure, self.turns
         )
@@ -175,6 +183,7 @@ class DurableSessionService(BaseSessionService):
         cache_bytes: int | None = None,
         verify_deletes: bool = True,
         checkpoint_policy: CheckpointPolicy | None = None,
+        media: Media | None = None,
         **options: Any,
     ) -> Self:
         """Returns a service over the database at `url`, which it opens, owns and closes.
@@ -196,6 +205,7 @@ class DurableSessionService(BaseSessionService):
                 may take; 0 for none, None for 128 MiB.
             verify_deletes: As in `DurableSessionService`.
             checkpoint_policy: As in `DurableSessionService`.
+            media: As in `DurableSessionService`.
             **options: The fields of `adk_memory_ext.database.DatabaseOptions`.
 
         Raises:
@@ -219,6 +229,7 @@ class DurableSessionService(BaseSessionService):
             window=window,
             verify_deletes=verify_deletes,
             checkpoint_policy=checkpoint_policy,
+            media=media,
         )
         service._close_wrapped = wrapped.close
         return service
@@ -232,6 +243,11 @@ class DurableSessionService(BaseSessionService):
     def policy(self) -> StatePolicy | None:
         """What may be remembered; None: everything."""
         return self._policy
+
+    @property
+    def media(self) -> Media | None:
+        """Where large media of events go; None: they stay in their events."""
+        return self._media
 
     @property
     def database(self) -> Database | None:
@@ -489,7 +505,8 @@ class DurableSessionService(BaseSessionService):
         When the call returns, the event is stored; when it raises, nothing of it is. The event's
         time is raised to one microsecond above the last one where it would otherwise be read
         back in another order (equal times, a clock set back); the returned event carries the time
-        as stored. Partial events are returned and not stored, as everywhere in ADK.
+        as stored. Partial events are returned and not stored, as everywhere in ADK. With `media`,
+        `session` gets the event with references, and the returned one keeps its media.
 
         Raises:
             StateRejectedError: When the policy refuses a key, or the event's time lies outside the
@@ -499,7 +516,13 @@ class DurableSessionService(BaseSessionService):
                 service cannot apply it.
         """
         self._require_changes(event.actions.state_delta)
-        return await self._appends.append(session, event)
+        if self._media is None or event.partial:
+            return await self._appends.append(session, event)
+        identity = SessionId(session.app_name, session.user_id, session.id)
+        stored = await with_references(event, identity, self._media)
+        await self._appends.append(session, stored)
+        event.timestamp, event.custom_metadata = stored.timestamp, stored.custom_metadata
+        return event
 
     async def check(self) -> list[CheckedClause]:
         """Returns what the wrapped service gets right and wrong about state, and what is repaired.

@@ -172,8 +172,11 @@ def test_the_order_of_the_parts_is_fixed() -> None:
 def test_nothing_is_required_but_a_name_is_taken() -> None:
     """`adk web --extra_plugins` passes a name and nothing else; an application may pass none."""
     names = [part.name for part in MemoryPlugin().parts]
-    assert names == ["turns", "memory_policy", "recovery", "profile"]
-    assert MemoryPlugin(turns=None, policy=None, recovery=None, profile=None).parts == ()
+    assert names == ["turns", "memory_policy", "recovery", "profile", "memory_media"]
+    on_unless_none: dict[str, Any] = dict.fromkeys(
+        ("turns", "policy", "recovery", "profile", "media")
+    )
+    assert MemoryPlugin(**on_unless_none).parts == ()
     assert MemoryPlugin().name == "memory"
     assert MemoryPlugin(name="adk_memory_ext.MemoryPlugin").name == "adk_memory_ext.MemoryPlugin"
 

@@ -18,6 +18,7 @@ from adk_memory_ext.history.entries import as_entries
 from adk_memory_ext.history.fitting import Filter, fit
 from adk_memory_ext.history.provenance import Reader, entries_of
 from adk_memory_ext.history.trimming import HistoryPolicy
+from adk_memory_ext.media import with_media
 from adk_memory_ext.records import SessionId
 from adk_memory_ext.service import DurableSessionService
 
@@ -160,7 +161,8 @@ class History(BasePlugin):
             if self._counter is None:
                 report = fitting(ratio)
             else:
-                report = await counted(fitting, request, ratio, self._counter)
+                counter = partial(_with_media_counted, self._counter, context)
+                report = await counted(fitting, request, ratio, counter)
         except BudgetExceededError as error:
             return self._refused(error)
         self._note(context, report)
@@ -250,6 +252,14 @@ async def _record(context: CallbackContext, report: RequestReport) -> None:
         agent=context.agent_name,
         report=report.to_json(),
     )
+
+
+async def _with_media_counted(
+    counter: TokenCounter, context: CallbackContext, request: LlmRequest
+) -> int:
+    """Returns what is counted of a request as the `media` part will make it."""
+    contents = await with_media(request.contents, context.get_invocation_context())
+    return await counter(request.model_copy(update={"contents": contents}))
 
 
 def _policy(policy: HistoryPolicy | int) -> HistoryPolicy:

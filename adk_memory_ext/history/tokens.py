@@ -12,6 +12,8 @@ import json
 from string import ascii_letters
 from typing import TYPE_CHECKING, Any, Final
 
+from adk_memory_ext.media_references import media_reference
+
 if TYPE_CHECKING:
     from google.genai import types
 
@@ -91,8 +93,7 @@ def part_tokens(part: types.Part) -> int:
         tokens += _PART_FRAME + text_tokens(part.code_execution_result.output or "")
     if part.inline_data is not None:
         tokens += _blob_tokens(part.inline_data)
-    if part.file_data is not None:
-        tokens += _FILE
+    tokens += _file_tokens(part.file_data)
     return tokens + len(part.thought_signature or b"") // 3
 
 
@@ -100,14 +101,25 @@ def _answer_tokens(answer: Any) -> int:
     tokens = _PART_FRAME + text_tokens(getattr(answer, "name", None) or "")
     tokens += text_tokens(json_text(answer.response or {}))
     for inner in getattr(answer, "parts", None) or ():
-        tokens += _blob_tokens(inner.inline_data) if inner.inline_data else _FILE
+        tokens += _blob_tokens(inner.inline_data) if inner.inline_data else 0
+        tokens += _file_tokens(inner.file_data)
     return tokens
 
 
+def _file_tokens(file_data: Any) -> int:
+    if file_data is None:
+        return 0
+    reference = media_reference(file_data)
+    return _FILE if reference is None else _medium_tokens(file_data.mime_type, reference.size)
+
+
 def _blob_tokens(blob: Any) -> int:
+    return _medium_tokens(blob.mime_type, len(blob.data or b""))
+
+
+def _medium_tokens(mime_type: str | None, size: int) -> int:
     """Returns the estimated tokens of a medium, from its kind and its bytes."""
-    kind = (blob.mime_type or "").partition("/")[0]
-    size = len(blob.data or b"")
+    kind = (mime_type or "").partition("/")[0]
     if kind == "text":
         return max(1, size // 3)
     per_token = {"audio": _SOUND_BYTES, "video": _VIDEO_BYTES}.get(kind)
