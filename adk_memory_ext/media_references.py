@@ -42,6 +42,11 @@ def media_name(mime_type: str | None, data: bytes) -> str:
     return f"memext_media_{digest[:32]}_{len(data)}"
 
 
+def media_names(text: str) -> set[str]:
+    """Returns the names of the artifacts to which a stored event refers."""
+    return {match.group() for match in _NAME.finditer(text)}
+
+
 def media_address(session: SessionId, name: str, version: int) -> str:
     """Returns the address that stands in an event."""
     return get_artifact_uri(session.app_name, session.user_id, name, version, session.session_id)

@@ -10,7 +10,7 @@ import json
 import sys
 import uuid
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from google.adk.errors.session_not_found_error import SessionNotFoundError
@@ -22,6 +22,7 @@ from adk_memory_ext.errors import ConfigurationError, EventNotFoundError
 from adk_memory_ext.event_times import microseconds
 from adk_memory_ext.log_digests import Stretch, new_salt, next_digest, rebased
 from adk_memory_ext.log_pruning import PRUNED, Log, LogEntry
+from adk_memory_ext.media_references import media_names
 from adk_memory_ext.sql_events import text_of, with_delta
 from adk_memory_ext.stored_events import ready_event
 
@@ -48,6 +49,8 @@ class Removed:
     """Those of which nothing is left."""
     requests: int = 0
     """Reports on requests that went with them."""
+    media: frozenset[str] = frozenset()
+    """Artifacts to which no event refers any more."""
 
 
 _NOTHING = Removed({}, [])
@@ -142,7 +145,11 @@ def _remove(
     tx.run("note_rewrite", own)
     if line is not None:
         _rebase(tx, line, log.entries, [after[at] for at in sorted(after)])
-    return _removed(tx, own, log, runs, doomed)
+    removed = _removed(tx, own, log, runs, doomed)
+    media = set().union(*map(media_names, removed.texts))
+    if media:
+        media -= set().union(*(media_names(entry.text) for entry in after.values()))
+    return replace(removed, media=frozenset(media))
 
 
 def _entries(tx: Transaction, session: SessionId, head: Head) -> list[LogEntry]:

@@ -252,6 +252,25 @@ async def test_an_erasure_reaches_the_artifacts(place: Place) -> None:
     assert PICTURE not in artifact_bytes(place.folder)
 
 
+async def test_a_deleted_event_takes_its_artifact(place: Place) -> None:
+    """Unless another event refers to the same picture; then it goes with the last one."""
+    artifacts = files(place.folder)
+    async with with_media(place, Media(artifacts=artifacts)) as sessions:
+        session = await sessions.create_session(**KEY)
+        events = []
+        for number in range(2):
+            event = said("look", invocation=f"turn-{number}")
+            assert event.content
+            event.content.parts = [picture()]
+            events.append(await sessions.append_event(session, event))
+        await sessions.append_event(session, said("and?", invocation="turn-2"))
+        await sessions.history.delete(session, [events[0].id])
+        assert PICTURE in artifact_bytes(place.folder)
+        await sessions.history.delete(session, [events[1].id])
+        assert PICTURE not in artifact_bytes(place.folder)
+        assert await artifacts.list_artifact_keys(**KEY) == []
+
+
 async def test_a_medium_that_is_gone_is_words(tmp_path: Path) -> None:
     """The turn goes on, and the model reads what was there."""
     artifacts = files(tmp_path)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
     from google.adk.memory.base_memory_service import BaseMemoryService
 
     from adk_memory_ext.erasure.subjects import Subject, Traces
+    from adk_memory_ext.records import SessionId
+
+_logger: Final = logging.getLogger(__name__)
 
 EraseElsewhere: TypeAlias = Callable[..., Awaitable[int]]
 CountElsewhere: TypeAlias = Callable[..., Awaitable[int]]
@@ -99,6 +103,17 @@ class Elsewhere:
             except Exception as error:  # noqa: BLE001  # any service may raise anything
                 reasons.append(f"{name}: failed with {type(error).__name__}")
         return counts, reasons
+
+    async def erase_artifacts(self, session: SessionId, names: Iterable[str]) -> None:
+        """Erases some artifacts of a session; a line in the log for each that is left."""
+        if self._artifacts is None:
+            return
+        for name in names:
+            try:
+                await self._artifacts.delete_artifact(**session.parameters(), filename=name)
+            except Exception as error:  # noqa: BLE001  # any service may raise anything
+                kind = type(error).__name__
+                _logger.warning("The artifact %s could not be erased (%s).", name, kind)
 
     def _erasures(
         self, subject: Subject, traces: Traces

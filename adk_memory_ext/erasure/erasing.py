@@ -36,7 +36,7 @@ from adk_memory_ext.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 
     from google.adk.artifacts.base_artifact_service import BaseArtifactService
     from google.adk.memory.base_memory_service import BaseMemoryService
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from adk_memory_ext.erasure.ledger import Pending
     from adk_memory_ext.erasure.receipts import Receipt
     from adk_memory_ext.erasure.sweeping import Sweeping, Swept
+    from adk_memory_ext.records import SessionId
     from adk_memory_ext.retention import RetentionPolicy
     from adk_memory_ext.sql_expiry import Ttl
     from adk_memory_ext.sql_sessions import Database
@@ -295,6 +296,13 @@ class Erasure:
                 return (await verify(database, [queued.job], key.hex())).last()
             self._deletions.add(queued)
         return None
+
+    async def erase_media(self, session: SessionId, names: Collection[str]) -> None:
+        """Erases artifacts of a session to which no event of it refers any more.
+
+        Each that cannot be erased is a line in the log; it goes with its session.
+        """
+        await self._elsewhere.erase_artifacts(session, names)
 
     async def delete_session(
         self, *, app_name: str, user_id: str, session_id: str, verified: bool = True

@@ -193,9 +193,13 @@ class StoredHistory:
             return deleted_events(tx, identity, removed)
 
         self._store()
-        receipt = await self._erasure.erase_rows(
-            kind, deleting, requested_by=requested_by, in_background=in_background
-        )
+        try:
+            receipt = await self._erasure.erase_rows(
+                kind, deleting, requested_by=requested_by, in_background=in_background
+            )
+        finally:
+            if removed is not None and removed.media:
+                await self._erasure.erase_media(identity, removed.media)
         why = {} if removed is None else removed.why
         return Pruned(sum(why.values()), why, receipt)
 
