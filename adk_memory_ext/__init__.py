@@ -59,6 +59,7 @@ if TYPE_CHECKING:
         ProfileMemoryService,
         ProfileToolset,
     )
+    from adk_memory_ext.pruned_turns import PruneHistory
     from adk_memory_ext.recovery import Recovery, idempotency_key, resume_interrupted
     from adk_memory_ext.refused_writes import RefusedWrites
     from adk_memory_ext.retention import Pruning, RetentionPolicy
@@ -108,6 +109,7 @@ __all__ = [
     "ProfileMemoryService",
     "ProfileToolset",
     "Provenance",
+    "PruneHistory",
     "Pruning",
     "Recalled",
     "Recovered",
@@ -173,6 +175,7 @@ _MODULES: Final = {
     "ProfileMemoryService": "profile",
     "ProfileToolset": "profile",
     "Provenance": "facts",
+    "PruneHistory": "pruned_turns",
     "Pruning": "retention",
     "Recalled": "facts",
     "Recovered": "interruptions",

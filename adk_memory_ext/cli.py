@@ -4,24 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 import click
 
 from adk_memory_ext import __version__
-from adk_memory_ext.errors import ConfigurationError, ErasureIncompleteError, MemoryExtError
+from adk_memory_ext.command_options import require_file, url_option
+from adk_memory_ext.errors import ErasureIncompleteError, MemoryExtError
 from adk_memory_ext.policy_commands import policy
-
-DEFAULT_URL: Final = "sqlite:///.sessions/sessions.db"
-
-url_option = click.option(
-    "--url",
-    default=DEFAULT_URL,
-    show_default=True,
-    envvar="ADK_MEMORY_URL",
-    show_envvar=True,
-    help="The database, as given to DurableSessionService.from_url.",
-)
+from adk_memory_ext.retention_commands import prune, sweep
 
 
 class _Group(click.Group):
@@ -51,6 +42,8 @@ def check(url: str) -> None:
 
 
 main.add_command(policy)
+main.add_command(sweep)
+main.add_command(prune)
 
 
 @main.command()
@@ -109,7 +102,7 @@ def erase(  # noqa: PLR0917
     session = {**whose, "session_id": session_id, "forks": forks}
 
     async def work() -> None:
-        _require_file(url)
+        require_file(url)
         async with DurableSessionService.from_url(url) as sessions:
             erasure = sessions.erasure
             if plan:
@@ -152,7 +145,7 @@ def export(url: str, app_name: str, user_id: str, file: Path) -> None:
     from adk_memory_ext.service import DurableSessionService
 
     async def work() -> dict[str, Any]:
-        _require_file(url)
+        require_file(url)
         async with DurableSessionService.from_url(url) as sessions:
             return await sessions.erasure.export_user(app_name=app_name, user_id=user_id)
 
@@ -173,7 +166,7 @@ def receipts(url: str, what: str) -> None:
     from adk_memory_ext.service import DurableSessionService
 
     async def work() -> list[int]:
-        _require_file(url)
+        require_file(url)
         async with DurableSessionService.from_url(url) as sessions:
             stored = await sessions.erasure.receipts()
             if what == "verify":
@@ -186,12 +179,3 @@ def receipts(url: str, what: str) -> None:
     if broken := asyncio.run(work()):
         numbers = ", ".join(map(str, broken))
         raise click.ClickException(f"Changed, or behind a missing one: {numbers}")
-
-
-def _require_file(url: str) -> None:
-    """Refuses to make a database only to find nothing in it."""
-    from adk_memory_ext.database import parse_url, sqlite_path
-
-    path = sqlite_path(parse_url(url))
-    if path is not None and not path.exists():
-        raise ConfigurationError(f"There is no database {str(path)!r}.")

@@ -30,13 +30,16 @@ if TYPE_CHECKING:
     from google.adk.tools.tool_context import ToolContext
     from google.genai import types
 
-PARTS: Final = ("turns", "policy", "recovery", "checkpoints", "profile", "history", "media")
+PARTS: Final = (
+    *("turns", "policy", "recovery", "checkpoints", "profile", "history", "media"),
+    "pruning",
+)
 """The parts in the order in which each callback reaches them.
 
 A turn is taken before anything reads the session; a write that the policy refuses becomes the
 tool's error answer before another part sees that answer; what a crash left open is settled before a
 checkpoint is made of it; the profile joins the request before history is cut to its budget; media
-are loaded for what is left.
+are loaded for what is left; what is pruned, the turn that ends has no need of.
 """
 
 _inside_tool: ContextVar[bool] = ContextVar("adk_memory_ext_inside_tool", default=False)
@@ -63,6 +66,7 @@ class MemoryPlugin(BasePlugin):
         history: A plugin to run when the model request is complete, such as `History(…)`.
         media: `ShownMedia()`, which gives a request the media that its history refers to, unless
             another one is given; it runs last. None to send references as they are.
+        pruning: `PruneHistory(…)`, or another plugin to run at the end of a turn.
         budget_tokens: For `history=History(budget_tokens)`.
 
     Raises:
@@ -80,6 +84,7 @@ class MemoryPlugin(BasePlugin):
         profile: BasePlugin | Literal["default"] | None = "default",
         history: BasePlugin | None = None,
         media: BasePlugin | Literal["default"] | None = "default",
+        pruning: BasePlugin | None = None,
         budget_tokens: int | None = None,
     ) -> None:
         super().__init__(name=name)
@@ -97,7 +102,7 @@ class MemoryPlugin(BasePlugin):
             policy = RefusedWrites()
         if media == "default":
             media = ShownMedia()
-        parts = (turns, policy, recovery, checkpoints, profile, history, media)
+        parts = (turns, policy, recovery, checkpoints, profile, history, media, pruning)
         given = dict(zip(PARTS, parts, strict=True))
         self._parts = tuple(part for part in given.values() if part is not None)
 

@@ -6,7 +6,7 @@ import asyncio
 import importlib
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
@@ -14,6 +14,8 @@ from adk_memory_ext.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from adk_memory_ext.policy import StatePolicy
+
+T = TypeVar("T")
 
 
 @click.group()
@@ -61,13 +63,18 @@ def check(spec: str, url: str) -> None:
 
 
 def load(spec: str) -> StatePolicy:
-    """Returns the policy that `module:name` names.
-
-    Raises:
-        ConfigurationError: When there is none.
-    """
+    """Returns the state policy that `module:name` names; raises as `load_as`."""
     from adk_memory_ext.policy import StatePolicy
 
+    return load_as(spec, StatePolicy)
+
+
+def load_as(spec: str, kind: type[T]) -> T:
+    """Returns what `module:name` names.
+
+    Raises:
+        ConfigurationError: When there is nothing of that kind.
+    """
     module, colon, name = spec.partition(":")
     if not (module and colon and name):
         raise ConfigurationError(f"A policy is named as module:name, not {spec!r}.")
@@ -80,8 +87,8 @@ def load(spec: str) -> StatePolicy:
         raise ConfigurationError(f"The module {module!r} cannot be imported: {error}.") from error
     except AttributeError as error:
         raise ConfigurationError(f"The module {module!r} has no {name!r}.") from error
-    if not isinstance(found, StatePolicy):
-        raise ConfigurationError(f"{spec} is a {type(found).__name__} and no StatePolicy.")
+    if not isinstance(found, kind):
+        raise ConfigurationError(f"{spec} is a {type(found).__name__} and no {kind.__name__}.")
     return found
 
 

@@ -18,16 +18,23 @@ from google.genai import types
 
 from adk_memory_ext import (
     DurableSessionService,
+    MemoryPlugin,
     NewFact,
     Provenance,
+    PruneHistory,
     Pruning,
     RetentionPolicy,
     Window,
     live_events,
 )
-from adk_memory_ext.errors import CapabilityError, ConfigurationError, EventNotFoundError
+from adk_memory_ext.errors import (
+    CapabilityError,
+    ConfigurationError,
+    EventNotFoundError,
+    StoreUnavailableError,
+)
 from conversation import answered, called, exactly, replay, said, texts
-from people import OWN, SESSION
+from people import OWN, SESSION, echo, running, say
 from residues import residue
 
 if TYPE_CHECKING:
@@ -407,3 +414,49 @@ async def test_a_sweep_prunes_too(sessions: DurableSessionService) -> None:
     assert "memext_pruned" in json.dumps(document)
     receipt = await sessions.erasure.erase_user(**OWN)
     assert {name: len(rows) for name, rows in document["stores"].items()} == receipt.counts
+
+
+# --- At the end of a turn
+
+
+async def test_a_session_is_pruned_at_the_end_of_a_turn(tmp_path: Path) -> None:
+    """Every so many turns the log is pruned, and the bytes are verified by the time of the end."""
+    part = PruneHistory(Pruning(older_than=timedelta(0), keep=2), every=3)
+    plugins = [MemoryPlugin(pruning=part)]
+    async with DurableSessionService.from_url(f"sqlite:///{tmp_path}/sessions.db") as sessions:
+        async with running(sessions, echo(tools=[]), plugins=plugins) as runner:
+            for number in range(7):
+                await say(runner, f"a message of some length, number {number}")
+                turns = len((await found(sessions)).events)
+                assert turns == (5 if number in {2, 5} else {0: 2, 1: 4, 3: 7, 4: 9, 6: 7}[number])
+            after = await found(sessions)
+            assert [one["count"] for one in tombstones(after)] == [8]
+        await sessions.erasure.settle()
+        assert [receipt.kind for receipt in await sessions.erasure.receipts()] == ["pruning"] * 2
+    gone = ["a message of some length, number 2"]
+    assert residue(tmp_path / "sessions.db", gone, sqlite3) == []
+
+
+async def test_pruning_that_fails_fails_no_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is logged, and tried again with the next turn."""
+    part = PruneHistory(Pruning(older_than=timedelta(0)), every=1)
+    async with (
+        DurableSessionService.from_url(f"sqlite:///{tmp_path}/sessions.db") as sessions,
+        running(sessions, echo(tools=[]), plugins=[MemoryPlugin(pruning=part)]) as runner,
+    ):
+        with monkeypatch.context() as broken:
+
+            def refuse(*_arguments: object) -> None:
+                raise StoreUnavailableError("the disk is full")
+
+            broken.setattr("adk_memory_ext.sql_pruning.prune", refuse)
+            await say(runner, "one")
+            await say(runner, "two")
+        assert "could not be pruned" in caplog.text
+        assert len((await found(sessions)).events) == 4
+        await say(runner, "three")
+        assert len((await found(sessions)).events) == 3
+    with pytest.raises(ConfigurationError):
+        PruneHistory(Pruning(), every=0)

@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from adk_memory_ext.cli import main
 from adk_memory_ext.service import DurableSessionService
 from conversation import said
+from pinned import READER
 from residues import residue
 
 if TYPE_CHECKING:
@@ -29,14 +30,6 @@ pytestmark = pytest.mark.usefixtures("nothing_left")
 ANN: Final[dict[str, Any]] = {"app_name": "app", "user_id": "ann-of-green-gables"}
 WORDS: Final = "kept the lighthouse of Avonlea"
 WHOSE: Final = ("--app", "app", "--user", ANN["user_id"])
-READER: Final = """
-import sqlite3, sys
-connection = sqlite3.connect(sys.argv[1], isolation_level=None)
-connection.execute("BEGIN")
-connection.execute("SELECT count(*) FROM events").fetchone()
-print("reads", flush=True)
-sys.stdin.read()
-"""
 
 
 @pytest.fixture
