@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 from weakref import WeakValueDictionary
 
 from google.adk.errors import StaleSessionError
+from google.adk.errors.session_not_found_error import SessionNotFoundError
 
 from adk_memory_ext.checkpoint_requests import take_requests
 from adk_memory_ext.conflicts import answerable
-from adk_memory_ext.errors import CapabilityError, StateRejectedError, TurnError
+from adk_memory_ext.errors import CapabilityError, MemoryExtError, StateRejectedError, TurnError
 from adk_memory_ext.event_times import in_order, microseconds
 from adk_memory_ext.json_values import Normaliser
 from adk_memory_ext.loaded_sessions import take_over, unseen
@@ -33,6 +34,19 @@ _ATTEMPTS: Final = 50
 """How often an event that may go behind any other is tried again over a foreign service."""
 
 OnDirectWrite = Literal["keep", "refuse"]
+
+
+class MakesCheckpointsLater(Protocol):
+    """Makes checkpoints of events that are stored somewhere else."""
+
+    def check(self, event: Event) -> None:
+        """Refuses an event that asks for what cannot be kept."""
+
+    async def settle(self, session: SessionId) -> None:
+        """Makes what the events of a session have asked for."""
+
+    async def end(self, session: SessionId) -> None:
+        """Parts what a deleted session had from a later one of its id."""
 
 
 class Appends:
@@ -67,6 +81,8 @@ class Appends:
         self._can_remove = can_remove
         self._catch_up = catch_up
         self._initial_state = initial_state
+        self.checkpoints: MakesCheckpointsLater | None = None
+        """What makes the checkpoints that events ask for over a foreign service; None: nothing."""
         self._warned: set[str] = set()
         self._appending: WeakValueDictionary[SessionId, asyncio.Lock] = WeakValueDictionary()
 
@@ -102,7 +118,7 @@ class Appends:
         async with lock:
             delta, metadata = event.actions.state_delta, event.custom_metadata
             try:
-                self._take_requests(session, event)
+                asks = self._take_requests(session, event)
                 if isinstance(session.state, WatchedState):
                     event.actions.state_delta = self._with_what_is_owed(session.state, event)
                 if not self._is_ours:
@@ -118,18 +134,36 @@ class Appends:
                 session.state.saved(event.actions.state_delta)
             if turn is not None:
                 turn.begun = True
+            if asks:
+                await self._make_checkpoints(identity)
             return appended
 
-    def _take_requests(self, session: Session, event: Event) -> None:
-        """Has the event say which checkpoints are made with it.
+    def _take_requests(self, session: Session, event: Event) -> bool:
+        """Has the event say which checkpoints are made with it; whether any are made afterwards.
 
         Raises:
-            CapabilityError: When the wrapped service makes none.
+            CapabilityError: When nothing makes them.
         """
-        if take_requests(session, event) and not self._is_ours:
+        if not take_requests(session, event) or self._is_ours:
+            return False
+        if self.checkpoints is None:
             raise CapabilityError(
                 f"{type(self._wrapped).__name__} has no place for the checkpoint that was asked"
-                " for; DurableSessionService.from_url(…) has."
+                " for; give the DurableSessionService a store=…."
+            )
+        self.checkpoints.check(event)
+        return True
+
+    async def _make_checkpoints(self, session: SessionId) -> None:
+        """Makes what the event asked for, which is stored by now; else later, from the log."""
+        try:
+            if self.checkpoints is not None:
+                await self.checkpoints.settle(session)
+        except (MemoryExtError, SessionNotFoundError) as error:
+            _logger.warning(
+                "A checkpoint of a stored event could not be made (%s); it is made from the log"
+                " when checkpoints of its session are asked for.",
+                type(error).__name__,
             )
 
     def _with_what_is_owed(self, state: WatchedState, event: Event) -> dict[str, Any]:

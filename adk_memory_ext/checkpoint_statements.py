@@ -61,6 +61,7 @@ def _points() -> Select[tuple[object, ...]]:
 def _reading(dialect: str) -> dict[str, ClauseElement]:
     line = select(
         _LINES.c.line_key,
+        _LINES.c.incarnation,
         _LINES.c.salt,
         _LINES.c.covered_sequence,
         _LINES.c.digest,
@@ -76,6 +77,10 @@ def _reading(dialect: str) -> dict[str, ClauseElement]:
     of_line = _POINTS.c.line_key == given("line_key")
     return {
         "checkpoint_line": line,
+        "checkpointed_sessions": select(_LINES.c.session_id).distinct().where(_of_user()),
+        "newest_checkpoint_line": select(_LINES.c.incarnation)
+        .where(_of_session())
+        .order_by(_LINES.c.incarnation.desc()),
         "locked_checkpoint_line": line if dialect == "sqlite" else line.with_for_update(),
         "checkpoint": _points().where(_POINTS.c.checkpoint_id == given("checkpoint_id")),
         "checkpoints_of_session": _points().where(_of_session()).order_by(*newest_first),

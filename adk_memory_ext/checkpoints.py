@@ -7,11 +7,10 @@ import uuid
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, get_args
 
-from adk_memory_ext import sql_checkpoints, sql_restores
+from adk_memory_ext import sql_checkpoints
 from adk_memory_ext.checkpoint_records import (
     Checkpoint,
     CheckpointDiff,
-    CheckpointPolicy,
     CheckpointRequest,
     CheckpointRetention,
     Restored,
@@ -30,12 +29,14 @@ from adk_memory_ext.rewinds import is_same
 from adk_memory_ext.turn_queue import Turn, TurnQueue, wait
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterable, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Container, Mapping
 
     from google.adk.events.event import Event
     from google.adk.sessions.base_session_service import GetSessionConfig
     from google.adk.sessions.session import Session
 
+    from adk_memory_ext.foreign_checkpoints import ForeignCheckpoints
+    from adk_memory_ext.own_checkpoints import OwnCheckpoints
     from adk_memory_ext.sql_checkpoints import StoredCheckpoint
     from adk_memory_ext.sql_sessions import Database
     from adk_memory_ext.statements import Transaction
@@ -48,9 +49,10 @@ class Checkpoints:
     `delete` takes it, and restores the state alone. Deleting the session takes it along.
 
     Args:
-        database: Where the sessions are stored; None over a service of somebody else.
+        database: Where checkpoints are stored; None over a service of somebody else that was given
+            no store.
+        kept: What makes them and puts them back; None without a database.
         turns: Whose turn it is; a restore waits for the running one.
-        policy: Which part of the state goes into a checkpoint.
         append: Appends an event to a session.
         catch_up: Brings a session up to what is stored, in place; takes the configuration with
             which it was loaded, None for the service's own.
@@ -59,15 +61,15 @@ class Checkpoints:
     def __init__(
         self,
         database: Database | None,
+        kept: OwnCheckpoints | ForeignCheckpoints | None,
         turns: TurnQueue,
-        policy: CheckpointPolicy,
         *,
         append: Callable[[Session, Event], Awaitable[Event]],
         catch_up: Callable[[Session, GetSessionConfig | None], Awaitable[bool]],
     ) -> None:
         self._database = database
+        self._given = kept
         self._turns = turns
-        self._policy = policy
         self._append = append
         self._catch_up = catch_up
 
@@ -98,7 +100,8 @@ class Checkpoints:
 
         Raises:
             SessionNotFoundError: When there is no such session.
-            CapabilityError: When the sessions are stored by a service that has no place for it.
+            CapabilityError: When the sessions are stored by a service that has no place for it, and
+                there is no `store`.
             InvalidIdError: When the step is empty, too long or no text.
             StateRejectedError: When a reference cannot be kept.
 
@@ -115,12 +118,8 @@ class Checkpoints:
             )
         )
         identity = session_identity(session.app_name, session.user_id, session.id)
-
-        def work(tx: Transaction) -> Checkpoint:
-            made = sql_checkpoints.create(tx, identity, request, self._policy)
-            return _found(tx, made, None, None).checkpoint
-
-        return await self._store.write(work)
+        made = await self._kept.create(identity, request)
+        return await self._store.read(lambda tx: _found(tx, made, None, None).checkpoint)
 
     async def list(
         self,
@@ -134,7 +133,7 @@ class Checkpoints:
 
         Those of sessions that are gone are among them.
         """
-        identity, whole_user = _owner(app_name, user_id, session_id)
+        identity, whole_user = await self._settled(app_name, user_id, session_id)
 
         def work(tx: Transaction) -> list[Checkpoint]:
             found = sql_checkpoints.listed(tx, identity, whole_user=whole_user, step=step)
@@ -161,15 +160,17 @@ class Checkpoints:
             consistent: Pass over those whose log is not as it was when they were made. One whose
                 session is gone counts as good: it restores state alone.
         """
-        identity, whole_user = _owner(app_name, user_id, session_id)
+        identity, whole_user = await self._settled(app_name, user_id, session_id)
+        if consistent:
+            good = await self._kept.newest_good(identity, whole_user=whole_user, step=step)
+            return None if good is None else good.checkpoint
 
         def work(tx: Transaction) -> Checkpoint | None:
             found = sql_checkpoints.listed(tx, identity, whole_user=whole_user, step=step)
-            newest = _newest_good(tx, found) if consistent else next(found, None)
+            newest = next(found, None)
             return None if newest is None else newest.checkpoint
 
-        # What is verified may have to be taken in first, after plain ADK.
-        return await (self._store.write(work) if consistent else self._store.read(work))
+        return await self._store.read(work)
 
     async def get(
         self, checkpoint_id: str, *, app_name: str | None = None, user_id: str | None = None
@@ -253,8 +254,8 @@ class Checkpoints:
             After each of these nothing was written.
         """
         stored = await self._store.read(lambda tx: _found(tx, checkpoint_id, app_name, user_id))
-        async with self._turn(sql_restores.identity_of(stored)):
-            return await self._store.write(lambda tx: sql_restores.restore(tx, stored))
+        async with self._turn(sql_checkpoints.identity_of(stored)):
+            return await self._kept.restore(stored)
 
     async def fork(
         self,
@@ -287,25 +288,21 @@ class Checkpoints:
             After each of these nothing was written.
         """
         new_id = str(uuid.uuid4()) if new_session_id is None else new_session_id
-
-        def work(tx: Transaction) -> Restored:
-            stored = _found(tx, checkpoint_id, app_name, user_id)
-            of = stored.checkpoint
-            return sql_restores.fork(tx, stored, session_identity(of.app_name, of.user_id, new_id))
-
-        return await self._store.write(work)
+        stored = await self._store.read(lambda tx: _found(tx, checkpoint_id, app_name, user_id))
+        of = stored.checkpoint
+        return await self._kept.fork(stored, session_identity(of.app_name, of.user_id, new_id))
 
     async def parent(self, *, app_name: str, user_id: str, session_id: str) -> str | None:
         """Returns the id of the checkpoint that a session was forked or made from; None if none."""
         identity = session_identity(app_name, user_id, session_id)
-        return await self._store.write(lambda tx: sql_restores.parent_of(tx, identity))
+        return await self._kept.parent(identity)
 
     async def recover(self, session: Session, how: Recover = "tell") -> Recovered:
         """Settles what a crash left open in a session; waits for a running turn first.
 
-        Works over every wrapped service, but for `rollback`. `session` is brought up to date. Long-
-        running calls and questions that wait for somebody are left alone. Settled once, there is
-        nothing to do any more.
+        Works over every wrapped service; `rollback` needs a place for checkpoints. `session` is
+        brought up to date. Long-running calls and questions that wait for somebody are left alone.
+        Settled once, there is nothing to do any more.
 
         Args:
             session: The session.
@@ -370,7 +367,7 @@ class Checkpoints:
         if latest is None:
             return None
         stored = await self._store.read(lambda tx: _found(tx, latest.id, None, None))
-        restored = await self._store.write(lambda tx: sql_restores.restore(tx, stored))
+        restored = await self._kept.restore(stored)
         await self._catch_up(session, config)
         return restored
 
@@ -420,10 +417,32 @@ class Checkpoints:
     def _store(self) -> Database:
         if self._database is None:
             raise CapabilityError(
-                "Checkpoints need the sessions to be stored by DurableSessionService.from_url(…);"
-                " the wrapped service has no place for them."
+                "The wrapped service has no place for checkpoints: give the DurableSessionService a"
+                " store=…, or have the sessions stored by DurableSessionService.from_url(…)."
             )
         return self._database
+
+    @property
+    def _kept(self) -> OwnCheckpoints | ForeignCheckpoints:
+        if self._given is None:
+            _ = self._store  # which says what is missing
+            raise AssertionError("a database and nothing that uses it")
+        return self._given
+
+    async def _settled(
+        self, app_name: str, user_id: str, session_id: str | None
+    ) -> tuple[SessionId, bool]:
+        """Returns whose checkpoints are meant, and whether those of all sessions are.
+
+        What a crash kept from being stored there is made first.
+        """
+        identity, whole_user = _owner(app_name, user_id, session_id)
+        names = [identity.session_id]
+        if whole_user:
+            names = await self._store.read(lambda tx: sql_checkpoints.sessions_of(tx, identity))
+        for name in names:
+            await self._kept.settle(SessionId(app_name, user_id, name))
+        return identity, whole_user
 
     @asynccontextmanager
     async def _turn(self, session: SessionId) -> AsyncIterator[None]:
@@ -454,18 +473,6 @@ def _found(
     ):
         raise CheckpointNotFoundError(f"There is no checkpoint {checkpoint_id!r}.")
     return stored
-
-
-def _newest_good(tx: Transaction, found: Iterable[StoredCheckpoint]) -> StoredCheckpoint | None:
-    faults: dict[int, int | None] = {}
-    for stored in found:
-        if stored.line_key not in faults:
-            fault = sql_restores.fault_in_log(tx, stored)
-            faults[stored.line_key] = None if fault is None else fault.sequence
-        first_bad = faults[stored.line_key]
-        if first_bad is None or stored.checkpoint.sequence < first_bad:
-            return stored
-    return None
 
 
 def _diff(first: Mapping[str, Any], second: Mapping[str, Any], events: int) -> CheckpointDiff:

@@ -47,8 +47,10 @@ if TYPE_CHECKING:
     from google.adk.sessions.session import Session
 
     from adk_memory_ext.facts import ProfileLimits
+    from adk_memory_ext.foreign_checkpoints import ForeignCheckpoints
     from adk_memory_ext.json_values import OnBadValue
     from adk_memory_ext.media import Media
+    from adk_memory_ext.own_checkpoints import OwnCheckpoints
     from adk_memory_ext.policed_sessions import PolicedSessions
     from adk_memory_ext.policy import StatePolicy
     from adk_memory_ext.records import SessionPage
@@ -158,17 +160,41 @@ class DurableSessionService(BaseSessionService):
         checkpointing = checkpoint_policy or CheckpointPolicy()
         if policy is not None:
             checkpointing = replace(checkpointing, state_policy=policy)
-        is_ours = isinstance(self._lowest, MakesCheckpoints)
-        if isinstance(self._lowest, MakesCheckpoints):
-            self._lowest.checkpoint_policy = checkpointing
         self.checkpoints: Final = Checkpoints(
-            self._database if is_ours else None,
+            self._database,
+            self._kept_checkpoints(checkpointing),
             self.turns,
-            checkpointing,
             append=partial(self._appends.append, by_holder=True),
             catch_up=partial(self.catch_up, whole=True),
         )
         """Records of progress, and the ways back to them."""
+
+    def _kept_checkpoints(
+        self, policy: CheckpointPolicy
+    ) -> OwnCheckpoints | ForeignCheckpoints | None:
+        """Returns what makes the checkpoints of the sessions; None without a place for them."""
+        from adk_memory_ext.foreign_checkpoints import ForeignCheckpoints, ForeignService
+        from adk_memory_ext.own_checkpoints import OwnCheckpoints
+
+        if self._database is None:
+            return None
+        if isinstance(self._lowest, MakesCheckpoints):
+            self._lowest.checkpoint_policy = policy
+            return OwnCheckpoints(self._database, policy)
+
+        async def load(session: SessionId, config: GetSessionConfig) -> Session | None:
+            return await self._lowest.get_session(**session.parameters(), config=config)
+
+        async def create(session: SessionId, state: dict[str, Any]) -> Session:
+            return await self.create_session(**session.parameters(), state=state)
+
+        async def delete(session: SessionId) -> None:
+            await self.delete_session(**session.parameters())
+
+        append = partial(self._appends.append, by_holder=True)
+        foreign = ForeignService(load=load, create=create, append=append, delete=delete)
+        self._appends.checkpoints = made = ForeignCheckpoints(self._database, policy, foreign)
+        return made
 
     @classmethod
     def from_url(
@@ -490,6 +516,8 @@ class DurableSessionService(BaseSessionService):
         await self._wrapped.delete_session(
             app_name=app_name, user_id=user_id, session_id=session_id
         )
+        if self._appends.checkpoints is not None:
+            await self._appends.checkpoints.end(SessionId(app_name, user_id, session_id))
 
     async def get_user_state(self, *, app_name: str, user_id: str) -> dict[str, Any]:
         """Returns the user's state, keys without `user:`; empty if there is none.

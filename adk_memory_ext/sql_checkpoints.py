@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from google.adk.errors.session_not_found_error import SessionNotFoundError
 
 from adk_memory_ext.checkpoint_records import FORMAT_VERSION, Checkpoint, CheckpointRequest
-from adk_memory_ext.errors import CorruptRecordError
+from adk_memory_ext.errors import CheckpointInconsistentError, CorruptRecordError
 from adk_memory_ext.event_times import MICROSECONDS
 from adk_memory_ext.ids import check_title
 from adk_memory_ext.interruptions import special_in
@@ -29,6 +29,7 @@ from adk_memory_ext.log_digests import (
     next_digest,
     value_digest,
 )
+from adk_memory_ext.records import SessionId
 from adk_memory_ext.rewind_marks import Special
 from adk_memory_ext.sql_store import (
     decode_state,
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from adk_memory_ext.checkpoint_records import CheckpointPolicy, CheckpointRetention
-    from adk_memory_ext.records import SessionId
+    from adk_memory_ext.log_digests import Fault
     from adk_memory_ext.statements import Row, Transaction
 
 SNAPSHOT_EVERY: Final = 32
@@ -61,6 +62,7 @@ class Line:
     """The checkpoints of one session: what the next one continues."""
 
     key: int
+    incarnation: int
     salt: str
     covered: int
     digest: str
@@ -79,6 +81,22 @@ class StoredCheckpoint:
     number: int
     incarnation: int
     salt: str
+
+
+def identity_of(stored: StoredCheckpoint) -> SessionId:
+    """Returns the session that a checkpoint is of."""
+    checkpoint = stored.checkpoint
+    return SessionId(checkpoint.app_name, checkpoint.user_id, checkpoint.session_id)
+
+
+def inconsistent(stored: StoredCheckpoint, fault: Fault) -> CheckpointInconsistentError:
+    """Returns the error that names the event at which a log is not what a checkpoint says."""
+    name = "is missing" if fault.event_id is None else f"({fault.event_id}) was changed"
+    return CheckpointInconsistentError(
+        f"Event {fault.sequence} of session {stored.checkpoint.session_id} {name} since checkpoint"
+        f" {stored.checkpoint.id} was made; nothing was restored.",
+        fault.event_id,
+    )
 
 
 def checked(request: CheckpointRequest) -> CheckpointRequest:
@@ -105,14 +123,26 @@ def find_line(
 ) -> Line | None:
     """Returns the checkpoints' line of a session; None when it never had one."""
     name = "locked_checkpoint_line" if lock else "checkpoint_line"
-    rows = tx.rows(name, {**session.parameters(), "incarnation": incarnation})
+    return _line(tx.rows(name, {**session.parameters(), "incarnation": incarnation}))
+
+
+def newest_line(tx: Transaction, session: SessionId, *, lock: bool = False) -> Line | None:
+    """Returns the line that was begun last for sessions of this id; None if there is none.
+
+    For sessions of a service that does not tell them from later ones of their id: their lines are
+    counted from 1.
+    """
+    rows = tx.rows("newest_checkpoint_line", session.parameters())
+    return find_line(tx, session, rows[0][0], lock=lock) if rows else None
+
+
+def _line(rows: Sequence[Row]) -> Line | None:
     if not rows:
         return None
-    key, salt, covered, digest, last_number, manifest, parent = rows[0]
+    key, incarnation, salt, covered, digest, last_number, manifest, parent = rows[0]
     content = decode_state(manifest)
-    return Line(
-        key, salt, covered, digest, last_number, content["state"], content["artifacts"], parent
-    )
+    progress = covered, digest, last_number, content["state"], content["artifacts"]
+    return Line(key, incarnation, salt, *progress, parent)
 
 
 def begin_line(
@@ -156,22 +186,57 @@ def create(
         raise SessionNotFoundError(f"Session {session.session_id} not found.")
     line = find_line(tx, session, head.incarnation, lock=True)
     line = line or begin_line(tx, session, head.incarnation)
-    if line.last_number and line.covered == head.last_sequence:
+    unseen = {**session.parameters(), "session_key": head.key, "after_sequence": line.covered}
+    rows = tx.rows("new_events", unseen)
+    values = decode_state(head.state)
+
+    def whole_state() -> dict[str, Any]:
+        app, user = (scope_state(tx, scope, session) for scope in ("app", "user"))
+        return merged_state(app, user, dict(values))
+
+    return add(tx, line, request, policy, Moment(rows, values, whole_state))
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What a checkpoint is made of."""
+
+    rows: Sequence[Row]
+    """Sequence, id, invocation id and text of the events that no checkpoint has covered."""
+    state: Mapping[str, Any]
+    """Of the session's scope."""
+    whole_state: Callable[[], Mapping[str, Any]]
+    """Returns that of all scopes, with prefixes."""
+
+
+def add(
+    tx: Transaction,
+    line: Line,
+    request: CheckpointRequest,
+    policy: CheckpointPolicy,
+    moment: Moment,
+) -> str:
+    """Stores the next checkpoint of a line that is locked, and returns its id.
+
+    Where no event is new and the step has a checkpoint, that is the one.
+    """
+    if line.last_number and not moment.rows:
         # Of the checkpoints of one event the newest ones are looked at: it has a few at most.
         begin = line.last_number - SNAPSHOT_EVERY
         at = {"line_key": line.key, "sequence": line.covered, "step": request.step, "from": begin}
         if rows := tx.rows("checkpoint_at", at):
             return str(rows[0][0])
-    stretch, artifacts, last, specials = _read_stretch(tx, session, line, head.key)
-    values = decode_state(head.state)
+    stretch, artifacts, specials = _stretch_of(line, moment.rows)
+    last = (moment.rows[-1][1], moment.rows[-1][2] or "") if moment.rows else last_event(tx, line)
     if request.summary and policy.state_policy is not None:
-        request = replace(request, summary=_summary(tx, session, request, policy, values))
-    state = _entries(values, line.salt, policy)
-    _store_values(tx, line, state, values)
+        summary = policy.state_policy.without_personal(request.summary, moment.whole_state())
+        request = replace(request, summary=summary)
+    state = _entries(moment.state, line.salt, policy)
+    _store_values(tx, line, state, moment.state)
     number = line.last_number + 1
     progress = {
         "line_key": line.key,
-        "covered_sequence": head.last_sequence,
+        "covered_sequence": stretch.sequence,
         "digest": stretch.digest,
         "last_number": number,
         "manifest": encode({"state": state, "artifacts": artifacts}),
@@ -183,7 +248,7 @@ def create(
         **progress,
         "number": number,
         "checkpoint_id": checkpoint_id,
-        "sequence": head.last_sequence,
+        "sequence": stretch.sequence,
         "step": request.step,
         "created_microseconds": now_microseconds(),
         "marks": stretch.marks,
@@ -196,30 +261,28 @@ def create(
     return checkpoint_id
 
 
-def _read_stretch(
-    tx: Transaction, session: SessionId, line: Line, session_key: int
-) -> tuple[Stretch, dict[str, int], tuple[str, str] | None, list[list[Any]]]:
-    """Returns what is new in the log: digest, artifacts, id and invocation of its end, specials."""
-    unseen = {**session.parameters(), "session_key": session_key, "after_sequence": line.covered}
-    rows = tx.rows("new_events", unseen)
+def _stretch_of(line: Line, rows: Sequence[Row]) -> tuple[Stretch, dict[str, int], list[list[Any]]]:
+    """Returns what is new in the log: digest and marks, artifacts, specials."""
     log = [(sequence, event_id, text or "") for sequence, event_id, _invocation_id, text in rows]
     digest = next_digest(line.salt, line.digest, log) if log else line.digest
-    artifacts, last = dict(line.artifacts), None
+    artifacts = dict(line.artifacts)
     for _sequence, _event_id, text in log:
         if _ARTIFACTS.search(text):
             artifacts.update(json.loads(text)["actions"]["artifact_delta"])
-    if rows:
-        last = (rows[-1][1], rows[-1][2] or "")
-    elif line.last_number:
-        at = {"line_key": line.key, "number": line.last_number, "from": line.last_number - 1}
-        newest = tx.rows("checkpoint_details", at)
-        if newest:
-            details = decode_state(newest[0][0])
-            last = (details["event"], details["invocation"]) if details["event"] else None
     sequence = rows[-1][0] if rows else line.covered
     special = [(row[0], special_in(row[3])) for row in rows]
     specials = [[number, *what] for number, what in special if what is not None]
-    return Stretch(sequence, digest, marks_of(line.salt, log)), artifacts, last, specials
+    return Stretch(sequence, digest, marks_of(line.salt, log)), artifacts, specials
+
+
+def last_event(tx: Transaction, line: Line) -> tuple[str, str] | None:
+    """Returns id and invocation id of the newest event that a line covers; None without one."""
+    at = {"line_key": line.key, "number": line.last_number}
+    for (text,) in tx.rows("checkpoint_details", at):
+        details = decode_state(text)
+        if details["event"]:
+            return details["event"], details["invocation"]
+    return None
 
 
 def _details(
@@ -229,22 +292,6 @@ def _details(
     said = {name: value for name, value in asdict(request).items() if value and name != "step"}
     details = {**said, "event": event_id, "invocation": invocation_id, "format": FORMAT_VERSION}
     return {**details, "artifacts": dict(artifacts)} if artifacts else details
-
-
-def _summary(
-    tx: Transaction,
-    session: SessionId,
-    request: CheckpointRequest,
-    policy: CheckpointPolicy,
-    values: Mapping[str, Any],
-) -> str:
-    """Returns the summary without a personal value that is in state now, of any scope."""
-    if not request.summary or policy.state_policy is None:
-        return request.summary
-    app, user = (scope_state(tx, scope, session) for scope in ("app", "user"))
-    return policy.state_policy.without_personal(
-        request.summary, merged_state(app, user, dict(values))
-    )
 
 
 def _entries(state: Mapping[str, Any], salt: str, policy: CheckpointPolicy) -> dict[str, Entry]:
@@ -340,6 +387,11 @@ def listed(
     return (read_row(row) for row in rows if step is None or row[_STEP] == step)
 
 
+def sessions_of(tx: Transaction, owner: SessionId) -> list[str]:
+    """Returns the ids of the sessions of a user that have checkpoints."""
+    return [row[0] for row in tx.rows("checkpointed_sessions", owner.parameters())]
+
+
 def stretches(tx: Transaction, line_key: int, up_to: int) -> Iterator[Stretch]:
     """Yields what the checkpoints of a line up to a sequence know of the log, pruned ones too."""
     at = {"line_key": line_key, "sequence": up_to}
@@ -410,6 +462,23 @@ def state_at(tx: Transaction, stored: StoredCheckpoint) -> tuple[dict[str, Any],
 
 
 # --- Pruning
+
+
+def cut_back(tx: Transaction, line: Line, stored: StoredCheckpoint) -> None:
+    """Deletes the checkpoints of a line that come after one, so that the line goes on from it."""
+    for number, *_rest in tx.rows("checkpoint_numbers", {"line_key": line.key}):
+        if number > stored.number:
+            tx.run("delete_checkpoint", {"line_key": line.key, "number": number})
+    state = entries_at(tx, line.key, stored.number)
+    progress = {
+        "line_key": line.key,
+        "covered_sequence": stored.checkpoint.sequence,
+        "digest": stored.checkpoint.digest,
+        "last_number": stored.number,
+        "manifest": encode({"state": state, "artifacts": stored.checkpoint.artifacts}),
+    }
+    tx.run("save_checkpoint_line", progress)
+    _forget_values(tx, line.key)
 
 
 def doomed(

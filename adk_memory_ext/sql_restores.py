@@ -20,7 +20,6 @@ from adk_memory_ext.checkpoint_records import Restored
 from adk_memory_ext.errors import CapabilityError, CheckpointInconsistentError
 from adk_memory_ext.interruptions import COPY_OF, RESTORED, special_in
 from adk_memory_ext.log_digests import Fault, first_fault
-from adk_memory_ext.records import SessionId
 from adk_memory_ext.rewind_marks import Outline, UnhideableError, live_positions, plan_restore
 from adk_memory_ext.rewinds import REMOVED, restoring_delta, session_scope
 from adk_memory_ext.sql_events import NewEvent
@@ -30,6 +29,7 @@ from adk_memory_ext.stored_events import ready_event
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from adk_memory_ext.records import SessionId
     from adk_memory_ext.sql_checkpoints import StoredCheckpoint
     from adk_memory_ext.sql_store import Head
     from adk_memory_ext.statements import Row, Transaction
@@ -67,12 +67,6 @@ class _Target:
     missing: tuple[str, ...]
 
 
-def identity_of(stored: StoredCheckpoint) -> SessionId:
-    """Returns the session that a checkpoint is of."""
-    checkpoint = stored.checkpoint
-    return SessionId(checkpoint.app_name, checkpoint.user_id, checkpoint.session_id)
-
-
 def restore(tx: Transaction, stored: StoredCheckpoint) -> Restored:
     """Makes the session's state that of the checkpoint, and hides what came after it.
 
@@ -83,7 +77,7 @@ def restore(tx: Transaction, stored: StoredCheckpoint) -> Restored:
             somebody else has made another session of that id.
         CapabilityError: When events to be hidden have no invocation id.
     """
-    session = identity_of(stored)
+    session = sql_checkpoints.identity_of(stored)
     head = sql_store.locked_head(tx, session)
     if head is None:
         return _restore_gone(tx, stored, session)
@@ -163,7 +157,7 @@ def fork(tx: Transaction, stored: StoredCheckpoint, new: SessionId) -> Restored:
     """
     if sql_store.session_exists(tx, new):
         raise AlreadyExistsError(f"Session with id {new.session_id} already exists.")
-    session = identity_of(stored)
+    session = sql_checkpoints.identity_of(stored)
     head = sql_store.locked_head(tx, session)
     log: _Log | None = None
     if head is not None and head.incarnation == stored.incarnation:
@@ -209,7 +203,7 @@ def parent_of(tx: Transaction, session: SessionId) -> str | None:
 
 def fault_in_log(tx: Transaction, stored: StoredCheckpoint) -> Fault | None:
     """Returns the first fault of the session's log; None without one, or without the session."""
-    session = identity_of(stored)
+    session = sql_checkpoints.identity_of(stored)
     head = sql_store.locked_head(tx, session)
     if head is None or head.incarnation != stored.incarnation:
         return None
@@ -225,12 +219,7 @@ def _verified(tx: Transaction, stored: StoredCheckpoint, session: SessionId, hea
     log = _log(tx, session, head, stored, stored.checkpoint.sequence)
     if log.fault is None:
         return log
-    name = "is missing" if log.fault.event_id is None else f"({log.fault.event_id}) was changed"
-    raise CheckpointInconsistentError(
-        f"Event {log.fault.sequence} of session {session.session_id} {name} since checkpoint"
-        f" {stored.checkpoint.id} was made; nothing was restored.",
-        log.fault.event_id,
-    )
+    raise sql_checkpoints.inconsistent(stored, log.fault)
 
 
 def _log(

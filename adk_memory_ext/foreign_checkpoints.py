@@ -1,0 +1,489 @@
+"""Checkpoints of sessions that somebody else's service stores, in a database of our own.
+
+Two stores cannot share a transaction. An event says in its metadata which checkpoints are made with
+it: one that a crash kept from being stored is made from the log as soon as somebody asks. One whose
+event never came to be is dropped when the log goes on without it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from google.adk.errors.already_exists_error import AlreadyExistsError
+from google.adk.errors.session_not_found_error import SessionNotFoundError
+from google.adk.events.event import Event
+from google.adk.events.event_actions import EventActions
+from google.adk.sessions.base_session_service import GetSessionConfig
+
+from adk_memory_ext import sql_checkpoints
+from adk_memory_ext.checkpoint_records import Restored
+from adk_memory_ext.checkpoint_requests import REQUESTS, requests_in
+from adk_memory_ext.errors import (
+    CapabilityError,
+    CheckpointInconsistentError,
+    StoreUnavailableError,
+)
+from adk_memory_ext.interruptions import COPY_OF, RESTORED, outline_of
+from adk_memory_ext.log_digests import Fault, first_fault
+from adk_memory_ext.rewind_marks import UnhideableError, live_positions, plan_restore
+from adk_memory_ext.rewinds import (
+    BEFORE,
+    REMOVED,
+    initial_state,
+    restoring_delta,
+    session_scope,
+    state_after,
+)
+from adk_memory_ext.sql_checkpoints import Line, Moment, StoredCheckpoint, identity_of
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+    from google.adk.sessions.session import Session
+
+    from adk_memory_ext.checkpoint_records import CheckpointPolicy, CheckpointRequest
+    from adk_memory_ext.records import SessionId
+    from adk_memory_ext.sql_sessions import Database
+    from adk_memory_ext.statements import Row, Transaction
+
+_TAIL: Final = 64
+"""How many of the newest events are loaded first: mostly the last checkpoint is among them."""
+_ATTEMPTS: Final = 20
+_ALL: Final = GetSessionConfig()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignService:
+    """What is needed of the service that stores the sessions."""
+
+    load: Callable[[SessionId, GetSessionConfig], Awaitable[Session | None]]
+    """Returns a session as it is stored."""
+    create: Callable[[SessionId, dict[str, Any]], Awaitable[Session]]
+    """Creates a session with a state."""
+    append: Callable[[Session, Event], Awaitable[Event]]
+    """Appends an event for whoever holds the turn."""
+    delete: Callable[[SessionId], Awaitable[None]]
+    """Deletes a session."""
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """A session beside what its checkpoints know of it."""
+
+    line: Line | None
+    session: Session
+    events: Sequence[Event]
+    """Those that no checkpoint covers."""
+
+    @property
+    def covered(self) -> int:
+        """How many events checkpoints cover."""
+        return 0 if self.line is None else self.line.covered
+
+    def pending(self) -> list[tuple[int, CheckpointRequest]]:
+        """Returns what the events ask for, each with the number of events up to there."""
+        return [
+            (number, request)
+            for number, event in enumerate(self.events, start=1)
+            for request in requests_in(event.custom_metadata)
+        ]
+
+    def moment(self, end: int, begin: int) -> Moment:
+        """Returns what a checkpoint behind the first `end` new events is made of."""
+        rows = _rows(self.events[begin:end], self.covered + begin)
+        state: Mapping[str, Any] = self.session.state
+        if end < len(self.events):
+            log = self.session.events
+            state = state_after(initial_state(state, log), log[: self.covered + end])
+        return Moment(rows, session_scope(state), lambda: self.session.state)
+
+
+class ForeignCheckpoints:
+    """Works on sessions of a wrapped service, and on their checkpoints in a database beside it.
+
+    Args:
+        database: Where the checkpoints are stored.
+        policy: Which part of the state goes into a checkpoint.
+        service: What stores the sessions.
+    """
+
+    def __init__(
+        self, database: Database, policy: CheckpointPolicy, service: ForeignService
+    ) -> None:
+        self._database = database
+        self._policy = policy
+        self._service = service
+
+    async def create(self, session: SessionId, request: CheckpointRequest) -> str:
+        """Stores a checkpoint of the session as it is by now, and returns its id.
+
+        What earlier events asked for is made first.
+
+        Raises:
+            SessionNotFoundError: When there is no such session.
+        """
+        made = await self._make(session, request)
+        if made is None:
+            raise SessionNotFoundError(f"Session {session.session_id} not found.")
+        return made[-1]
+
+    @staticmethod
+    def check(event: Event) -> None:
+        """Refuses an event whose requests cannot be kept, before it is stored.
+
+        Raises:
+            InvalidIdError: When a step is empty, longer than 256 characters or no text.
+            StateRejectedError: When a reference cannot be kept.
+        """
+        for request in requests_in(event.custom_metadata):
+            sql_checkpoints.checked(request)
+
+    async def settle(self, session: SessionId) -> None:
+        """Makes the checkpoints that events have asked for and that are not stored."""
+        await self._make(session, None)
+
+    async def newest_good(
+        self, session: SessionId, *, whole_user: bool, step: str | None
+    ) -> StoredCheckpoint | None:
+        """Returns the newest checkpoint whose log is as it was; None if there is none."""
+        found = await self._database.read(
+            lambda tx: list(sql_checkpoints.listed(tx, session, whole_user=whole_user, step=step))
+        )
+        faults: dict[int, int | None] = {}
+        for stored in found:
+            if stored.line_key not in faults:
+                faults[stored.line_key] = await self._first_fault(stored)
+            first_bad = faults[stored.line_key]
+            if first_bad is None or stored.checkpoint.sequence < first_bad:
+                return stored
+        return None
+
+    async def restore(self, stored: StoredCheckpoint) -> Restored:
+        """Brings the session back to a checkpoint; the caller has the turn.
+
+        A key that came later becomes None: that is as near as such a service comes to removing it.
+        When this breaks off, restoring again does the rest.
+
+        Raises:
+            CheckpointInconsistentError: When the log is not the one that the checkpoint covers, or
+                somebody else has made another session of that id.
+            CapabilityError: When events to be hidden have no invocation id.
+        """
+        identity = identity_of(stored)
+        session = await self._service.load(identity, _ALL)
+        if session is None:
+            target, missing = await self._target(stored, None)
+            await self._begin(identity, stored)
+            await self._service.create(identity, target)
+            return _restored(stored, identity, missing, changed=tuple(target), state_only=True)
+        line = await self._newest_line(identity)
+        is_there = line is not None and line.key == stored.line_key
+        if not is_there and (line is None or line.parent != stored.checkpoint.id):
+            raise CheckpointInconsistentError(
+                f"Session {identity.session_id} was deleted and created again after checkpoint"
+                f" {stored.checkpoint.id} was made; fork the checkpoint instead."
+            )
+        if is_there:
+            await self._refuse_inconsistent(stored, session)
+        done = await self._put_back(stored, session, is_there=is_there)
+        return replace(done, state_only=not is_there)
+
+    async def _put_back(
+        self, stored: StoredCheckpoint, session: Session, *, is_there: bool
+    ) -> Restored:
+        target, missing = await self._target(stored, session if is_there else None)
+        try:
+            covered = stored.checkpoint.sequence if is_there else 0
+            plan = plan_restore(outline_of(session.events), covered)
+        except UnhideableError:
+            raise CapabilityError(
+                f"Session {session.id} has events without an invocation id after checkpoint"
+                f" {stored.checkpoint.id}, which no mark can hide; fork it instead."
+            ) from None
+        delta = restoring_delta(session.state, target, can_remove=False)
+        copies = [_copied(session.events[place], is_copy=True) for place in plan.copies]
+        note = Event(
+            invocation_id=f"restore-{uuid.uuid4()}",
+            author="user",
+            actions=EventActions(rewind_before_invocation_id=plan.rewinds_before),
+            custom_metadata={RESTORED: stored.checkpoint.id},
+        )
+        note.actions.state_delta = dict(delta)
+        is_needed = bool(delta) or not plan.is_empty
+        for event in (note, *copies) if is_needed else ():
+            await self._service.append(session, event)
+        return _restored(
+            stored,
+            identity_of(stored),
+            missing,
+            event_id=note.id if is_needed else None,
+            hidden=plan.hidden,
+            repeated=len(copies),
+            changed=tuple(key for key in delta if key in target),
+            removed=tuple(key for key in delta if key not in target),
+        )
+
+    async def fork(self, stored: StoredCheckpoint, new: SessionId) -> Restored:
+        """Creates a new session with the history and the state up to a checkpoint.
+
+        Its events keep their ids and their order; their times are those of the fork.
+
+        Raises:
+            AlreadyExistsError: When there is a session of that id.
+            CheckpointInconsistentError: When the log is not the one that the checkpoint covers.
+        """
+        if await self._service.load(new, GetSessionConfig(num_recent_events=0)) is not None:
+            raise AlreadyExistsError(f"Session with id {new.session_id} already exists.")
+        session = await self._session_of(stored)
+        if session is not None:
+            await self._refuse_inconsistent(stored, session)
+        target, missing = await self._target(stored, session)
+        log = [] if session is None else session.events
+        live = live_positions(outline_of(log), stored.checkpoint.sequence if log else 0)
+        await self._begin(new, stored)
+        made = await self._service.create(new, target)
+        try:
+            for place in live:
+                await self._service.append(made, _copied(log[place], is_copy=False))
+        except BaseException:
+            await self._service.delete(new)
+            raise
+        return _restored(
+            stored,
+            new,
+            missing,
+            repeated=len(live),
+            changed=tuple(target),
+            state_only=session is None,
+        )
+
+    async def parent(self, session: SessionId) -> str | None:
+        """Returns the checkpoint that a session was made from; None if there is none."""
+        line = await self._newest_line(session)
+        return None if line is None else line.parent
+
+    async def end(self, session: SessionId) -> None:
+        """Parts the checkpoints of a session that was deleted from a later one of its id."""
+
+        def work(tx: Transaction) -> None:
+            if (line := sql_checkpoints.newest_line(tx, session, lock=True)) is not None:
+                sql_checkpoints.begin_line(tx, session, line.incarnation + 1)
+
+        await self._database.write(work)
+
+    # -- making ------------------------------------------------------------------------------
+
+    async def _make(
+        self, session: SessionId, request: CheckpointRequest | None
+    ) -> list[str] | None:
+        """Returns the checkpoints that were made, the requested one last; None without a session.
+
+        Raises:
+            StoreUnavailableError: When others have made checkpoints all the time.
+        """
+        for _attempt in range(_ATTEMPTS):
+            view = await self._view(session)
+            if view is None:
+                return None
+            if request is None and not view.pending():
+                return []
+            add = partial(self._add, session=session, view=view, request=request)
+            made = await self._database.write(add)
+            if made is not None:
+                return made
+        raise StoreUnavailableError(
+            f"Other processes have made checkpoints of session {session.session_id} all the time;"
+            " nothing was written."
+        )
+
+    def _add(
+        self, tx: Transaction, session: SessionId, view: _View, request: CheckpointRequest | None
+    ) -> list[str] | None:
+        """Stores what is asked for; None when somebody else has stored checkpoints meanwhile."""
+        line = sql_checkpoints.newest_line(tx, session, lock=True)
+        if (line and (line.key, line.last_number)) != (
+            view.line and (view.line.key, view.line.last_number)
+        ):
+            return None
+        line = line or sql_checkpoints.begin_line(tx, session, 1)
+        wanted = view.pending()
+        if request is not None:
+            wanted.append((len(view.events), request))
+        made: list[str] = []
+        done = 0
+        for end, asked in wanted:
+            moment = view.moment(end, done)
+            checked = sql_checkpoints.checked(asked)
+            made.append(sql_checkpoints.add(tx, line, checked, self._policy, moment))
+            line, done = sql_checkpoints.newest_line(tx, session) or line, end
+        return made
+
+    async def _view(self, session: SessionId) -> _View | None:
+        """Returns the session beside its checkpoints; None without a session.
+
+        All of it is loaded where the state behind an event that is not the newest is asked for.
+        """
+        ids: list[str] = []
+        for config in (GetSessionConfig(num_recent_events=_TAIL), _ALL):
+            line, last = await self._database.read(partial(_newest, session=session))
+            found = await self._service.load(session, config)
+            if found is None:
+                return None
+            ids = [event.id for event in found.events]
+            is_whole = config is _ALL or len(ids) < _TAIL
+            view = _beside(line, last, found, is_whole=is_whole)
+            if view and (is_whole or all(end == len(view.events) for end, _ in view.pending())):
+                return view
+        await self._database.write(partial(_realign, session=session, ids=ids))
+        return await self._view(session)
+
+    # -- reading -----------------------------------------------------------------------------
+
+    async def _newest_line(self, session: SessionId) -> Line | None:
+        return await self._database.read(lambda tx: sql_checkpoints.newest_line(tx, session))
+
+    async def _begin(self, session: SessionId, stored: StoredCheckpoint) -> None:
+        """Begins the checkpoints of a session that is made from one."""
+
+        def work(tx: Transaction) -> None:
+            line = sql_checkpoints.newest_line(tx, session, lock=True)
+            number = 1 if line is None else line.incarnation + 1
+            sql_checkpoints.begin_line(tx, session, number, stored.checkpoint)
+
+        await self._database.write(work)
+
+    async def _session_of(self, stored: StoredCheckpoint) -> Session | None:
+        """Returns the session that a checkpoint is of; None if it is gone."""
+        identity = identity_of(stored)
+        line = await self._newest_line(identity)
+        if line is None or line.key != stored.line_key:
+            return None
+        return await self._service.load(identity, _ALL)
+
+    async def _first_fault(self, stored: StoredCheckpoint) -> int | None:
+        session = await self._session_of(stored)
+        fault = None if session is None else await self._fault(stored, session)
+        return None if fault is None else fault.sequence
+
+    async def _fault(self, stored: StoredCheckpoint, session: Session) -> Fault | None:
+        up_to = stored.checkpoint.sequence
+        stretches = await self._database.read(
+            lambda tx: list(sql_checkpoints.stretches(tx, stored.line_key, up_to))
+        )
+        log = ((row[0], row[1], row[3]) for row in _rows(session.events, 0))
+        return first_fault(stored.salt, stretches, log)
+
+    async def _refuse_inconsistent(self, stored: StoredCheckpoint, session: Session) -> None:
+        """Verifies order and digest of the log up to the checkpoint.
+
+        Raises:
+            CheckpointInconsistentError: When they are not as they were.
+        """
+        fault = await self._fault(stored, session)
+        if fault is not None:
+            raise sql_checkpoints.inconsistent(stored, fault)
+
+    async def _target(
+        self, stored: StoredCheckpoint, session: Session | None
+    ) -> tuple[dict[str, Any], tuple[str, ...]]:
+        """Returns the state as of the checkpoint, and the keys whose values are gone."""
+        state, by_reference = await self._database.read(
+            lambda tx: sql_checkpoints.state_at(tx, stored)
+        )
+        found: dict[str, Any] = {}
+        if session is not None and by_reference:
+            log = session.events
+            found = state_after(
+                initial_state(session.state, log), log[: stored.checkpoint.sequence]
+            )
+        known = {key: found[key] for key in by_reference if key in found}
+        return {**state, **known}, tuple(key for key in by_reference if key not in found)
+
+
+def _newest(tx: Transaction, session: SessionId) -> tuple[Line | None, str | None]:
+    line = sql_checkpoints.newest_line(tx, session)
+    last = None if line is None else sql_checkpoints.last_event(tx, line)
+    return line, None if last is None else last[0]
+
+
+def _beside(
+    line: Line | None, last: str | None, session: Session, *, is_whole: bool
+) -> _View | None:
+    """Returns a session beside its checkpoints; None if the newest of them is not of its log.
+
+    None too where too little of the log was loaded to tell. `last` is the event that it covers.
+    """
+    if line is None or not line.covered:
+        return _View(line, session, session.events) if is_whole else None
+    ids = [event.id for event in session.events]
+    place = len(ids) - ids[::-1].index(last) if last in ids else 0
+    if not place or (is_whole and place != line.covered):
+        return None
+    return _View(line, session, session.events[place:])
+
+
+def _realign(tx: Transaction, session: SessionId, ids: Sequence[str]) -> None:
+    """Drops the checkpoints whose events never came to be; of another session, begins its own."""
+    line = sql_checkpoints.newest_line(tx, session, lock=True)
+    if line is None:
+        return
+    for stored in sql_checkpoints.listed(tx, session, whole_user=False):
+        sequence, event_id = stored.checkpoint.sequence, stored.checkpoint.event_id
+        is_of_line = stored.line_key == line.key and 0 < sequence <= len(ids)
+        if is_of_line and ids[sequence - 1] == event_id:
+            sql_checkpoints.cut_back(tx, line, stored)
+            return
+    sql_checkpoints.begin_line(tx, session, line.incarnation + 1)
+
+
+def _rows(events: Sequence[Event], before: int) -> list[Row]:
+    """Returns events as the rows of a log that has so many others before them."""
+    return [
+        (number, event.id, event.invocation_id, _text(event))
+        for number, event in enumerate(events, start=before + 1)
+    ]
+
+
+def _text(event: Event) -> str:
+    """Returns an event as it is read, in one way of writing it down."""
+    data = event.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+    if "long_running_tool_ids" in data:
+        data["long_running_tool_ids"] = sorted(data["long_running_tool_ids"])
+    return json.dumps(data, sort_keys=True, separators=(",", ":"))
+
+
+def _copied(event: Event, *, is_copy: bool) -> Event:
+    """Returns the same event without its delta; as a copy it has an id and a time of its own."""
+    copy = event.model_copy(deep=True)
+    copy.actions.state_delta = {}
+    noted = {BEFORE, REMOVED, REQUESTS}
+    metadata = {k: v for k, v in (event.custom_metadata or {}).items() if k not in noted}
+    if is_copy:
+        metadata.setdefault(COPY_OF, event.id)
+        copy.id, copy.timestamp = str(uuid.uuid4()), time.time()
+    copy.custom_metadata = metadata or None
+    return copy
+
+
+def _restored(
+    stored: StoredCheckpoint, session: SessionId, missing: tuple[str, ...], **done: Any
+) -> Restored:
+    nothing: dict[str, Any] = {
+        "event_id": None,
+        "hidden": 0,
+        "repeated": 0,
+        "changed": (),
+        "removed": (),
+        "state_only": False,
+    }
+    return Restored(
+        checkpoint=stored.checkpoint,
+        session_id=session.session_id,
+        missing=missing,
+        **{**nothing, **done},
+    )
