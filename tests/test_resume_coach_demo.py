@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -17,9 +18,12 @@ from rich.cells import cell_len
 from adk_memory_ext import DurableSessionService
 from coach import APP_NAME, SESSION_ID, USER_ID, converse
 from conversation import said
+from residues import residue
 from resume_coach.demo.checks import checks
+from resume_coach.demo.leftovers import left, pieces
 from resume_coach.demo.process import Child, Process, ProcessFailedError
-from resume_coach.demo.turn import event_report
+from resume_coach.demo.turn import ERASE, event_report
+from resume_coach.intake import take_apart
 from resume_coach.learning_plan import PLAN_KEY
 from resume_coach.scenario import LANGUAGES, messages
 
@@ -54,34 +58,39 @@ def run_demo(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_the_demo_survives_its_kills_in_each_language(language: str, tmp_path: Path) -> None:
-    """Five processes, two of them killed; everything survives, readable at 80 columns."""
+    """Six processes, two of them killed; all survives until it is erased, read at 80 columns."""
     done = run_demo(tmp_path, "--language", language)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     lines = [line.rstrip() for line in done.stdout.splitlines()]
     assert [line.split("  ")[0] for line in lines if line.startswith("Process ")] == [
-        f"Process {number}" for number in range(1, 6)
+        f"Process {number}" for number in range(1, 7)
     ]
     pids = {line.split()[-1] for line in lines if line.startswith("pid ")}
-    assert len(pids) == 5
+    assert len(pids) == 6
     assert [line.split()[1] for line in lines if line.startswith("ended ")] == [
         "SIGKILL,",
         "SIGKILL,",
-        *["exit"] * 3,
+        *["exit"] * 4,
     ]
     assert [line.split()[1] for line in lines if line.startswith("found ")] == [
         "0",
         "5",
         "7",
         "13",
-        "17",
+        *["17"] * 2,
     ]
     assert any("killed before its answer" in line for line in lines)
-    assert sum(line.startswith("yes") for line in lines) == 11
+    assert sum(line.startswith("yes") for line in lines) == 14
     assert any("18 became 14" in line for line in lines)
-    assert lines[-1] == "All 11 checks passed."
+    assert lines[-1] == "All 14 checks passed."
     assert max(map(cell_len, lines)) <= 80
     assert all(character.isprintable() for line in lines for character in line)
-    assert (tmp_path / ".sessions" / "demo.db").is_file()
+    database = tmp_path / ".sessions" / "demo.db"
+    assert database.is_file()
+    resume = take_apart(messages(language)[0]).resume
+    assert residue(database, resume.splitlines(), sqlite3) == []
+    for word in ("Flask", "timetable", "圖書館借閱系統"):
+        assert word.encode() not in database.read_bytes()
 
 
 def test_a_demo_that_cannot_run_says_why(tmp_path: Path) -> None:
@@ -111,7 +120,7 @@ async def stored(sessions: DurableSessionService) -> Session:
 
 
 async def story() -> list[Process]:
-    """Returns the five processes of a demo in which nothing was lost.
+    """Returns the six processes of a demo in which nothing was lost and all was erased.
 
     The second one ended after it had stored the person's message.
     """
@@ -133,7 +142,10 @@ async def story() -> list[Process]:
             await sessions.append_event(await stored(sessions), said(second))
         processes.append(process)
     processes[-1].elsewhere = {"state": {}, "user_state": {}}
-    return processes
+    receipt = {"verified": True, "level": "file"}
+    erasure = Process(6, ERASE, erased={"receipt": receipt, "broken": [], "others": 1})
+    erasure.pieces = (9, 9, 0)
+    return [*processes, erasure]
 
 
 def failed(processes: list[Process]) -> set[str]:
@@ -209,6 +221,31 @@ def leak_the_resume(processes: list[Process]) -> None:
     processes[4].elsewhere["state"] = {"resume_text": "..."}
 
 
+def leave_a_piece(processes: list[Process]) -> None:
+    """A piece of the résumé is left in the files."""
+    processes[5].pieces = (9, 9, 1)
+
+
+def look_in_the_wrong_place(processes: list[Process]) -> None:
+    """Nothing was found before either, so that finding nothing afterwards shows nothing."""
+    processes[5].pieces = (9, 0, 0)
+
+
+def verify_nothing(processes: list[Process]) -> None:
+    """The receipt is not verified."""
+    processes[5].erased["receipt"]["verified"] = False
+
+
+def break_the_chain(processes: list[Process]) -> None:
+    """A receipt was changed."""
+    processes[5].erased["broken"] = [1]
+
+
+def erase_too_much(processes: list[Process]) -> None:
+    """The other conversation went too."""
+    processes[5].erased["others"] = 0
+
+
 async def test_a_story_without_loss_passes_every_check() -> None:
     """What was kept whole is found whole."""
     assert failed(await story()) == set()
@@ -229,6 +266,11 @@ async def test_a_story_without_loss_passes_every_check() -> None:
         (search_again, "the gap it had found"),
         (write_user_state, "user: and app: state"),
         (leak_the_resume, "privacy of the résumé"),
+        (leave_a_piece, "no piece of the résumé"),
+        (look_in_the_wrong_place, "no piece of the résumé"),
+        (verify_nothing, "a receipt"),
+        (break_the_chain, "a receipt"),
+        (erase_too_much, "another conversation"),
     ],
 )
 async def test_each_loss_fails_its_check(lose: Callable[[list[Process]], None], what: str) -> None:
@@ -236,3 +278,17 @@ async def test_each_loss_fails_its_check(lose: Callable[[list[Process]], None], 
     processes = await story()
     lose(processes)
     assert what in failed(processes)
+
+
+def test_the_demo_finds_what_grep_finds(tmp_path: Path) -> None:
+    """Pieces are found in the file and beside it, bare and as JSON writes them."""
+    wanted = pieces("Library lending service\n圖書館借閱系統")
+    database = tmp_path / "demo.db"
+    database.write_bytes(b"--Library lending service--")
+    some = left(database, wanted)
+    assert some == len(b"Library lending service") - 11
+    (tmp_path / "demo.db-wal").write_text(json.dumps("圖書館借閱系統") + "圖書館借閱系統")
+    assert left(database, wanted) == len(wanted) > some
+    database.write_bytes(b"nothing")
+    (tmp_path / "demo.db-wal").write_bytes(b"")
+    assert left(database, wanted) == 0

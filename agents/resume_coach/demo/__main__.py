@@ -10,10 +10,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from resume_coach.intake import take_apart
 from resume_coach.scenario import LANGUAGES, messages
 
 from . import report
 from .checks import checks
+from .leftovers import left, pieces
 from .process import (
     Child,
     KillPoint,
@@ -22,6 +24,7 @@ from .process import (
     after_a_tool_call,
     after_the_answer,
 )
+from .turn import ERASE
 
 DATABASE = Path(".sessions/demo.db")
 """Made anew by every run, below the current folder."""
@@ -34,7 +37,7 @@ class Act:
     """What one process of the story is for."""
 
     turn: int
-    """The person's message, 1 to 3; 0 for a look without a message."""
+    """The person's message, 1 to 3; 0 for a look without a message, 4 for the erasure."""
     what: str
     ended: str
     kill_at: KillPoint | None = None
@@ -56,6 +59,7 @@ STORY = (
     Act(2, "turn 2, the message sent once more", "exit 0"),
     Act(3, "turn 3, one week changed", "exit 0"),
     Act(0, "a last look at what is stored", "exit 0"),
+    Act(ERASE, "the conversation is erased", "exit 0"),
 )
 
 
@@ -92,6 +96,8 @@ def _play(out: Console, language: str, *, gemini: bool) -> list[Process]:
     """
     environment = {} if gemini else {"RESUME_COACH_MODEL": "offline"}
     processes: list[Process] = []
+    turns = messages(language)
+    resume = pieces(take_apart(turns[0]).resume)
     with ExitStack() as cleanup:
 
         def started(act: Act) -> Child:
@@ -104,11 +110,13 @@ def _play(out: Console, language: str, *, gemini: bool) -> list[Process]:
             children.extend(started(following) for following in STORY[number : number + 1])
             process = Process(number, act.turn)
             report.say_start(out, process, act.what)
+            before = left(DATABASE, resume)
             with out.status("running ...") if out.is_terminal else nullcontext():
                 children.popleft().run(process, act.kill_at)
+            process.pieces = (len(resume), before, left(DATABASE, resume))
             if gemini and process.model == _OFFLINE_MODEL:
                 raise ProcessFailedError("--gemini needs GOOGLE_API_KEY or GEMINI_API_KEY")
-            message = messages(language)[act.turn - 1] if act.turn else ""
+            message = turns[act.turn - 1] if 1 <= act.turn <= len(turns) else ""
             report.say_process(out, process, message, act.ended)
             processes.append(process)
     return processes

@@ -27,10 +27,11 @@ def checks(processes: Sequence[Process], messages: Sequence[str]) -> Iterator[Ch
     """Yields every check of the demo, in the order of the story.
 
     Args:
-      processes: The five processes: turn 1 (killed), turn 2 (killed), turn 2, turn 3, a look.
+      processes: The six processes: turn 1 (killed), turn 2 (killed), turn 2, turn 3, a look, and
+        the erasure.
       messages: The person's three messages.
     """
-    first, second, third, fourth, last = processes
+    first, second, third, fourth, last, erasure = processes
     yield _events("events of turn 1", "kill -9 after the answer", first, second, messages)
     yield _documents(second, messages[0])
     yield _events("events of half a turn", "kill -9 inside the turn", second, third, messages)
@@ -39,6 +40,7 @@ def checks(processes: Sequence[Process], messages: Sequence[str]) -> Iterator[Ch
     yield from _plan(third, fourth, last)
     yield _events("events of turn 3", "restart", fourth, last, messages)
     yield from _scopes(last)
+    yield from _erasure(erasure)
 
 
 def _events(
@@ -130,4 +132,29 @@ def _scopes(last: Process) -> Iterator[Check]:
         "a new conversation",
         f"{len(elsewhere or {})} keys seen there",
         elsewhere == {},
+    )
+
+
+def _erasure(process: Process) -> Iterator[Check]:
+    _every, before, after = process.pieces
+    yield Check(
+        "no piece of the résumé",
+        "the erasure",
+        f"{before:,} found, then {after:,}",
+        before > 0 and after == 0,
+    )
+    receipt = process.erased.get("receipt", {})
+    level = receipt.get("level", "none")
+    yield Check(
+        "a receipt",
+        "the erasure",
+        f"{'verified' if receipt.get('verified') else 'not verified'}, level {level}",
+        bool(receipt.get("verified")) and process.erased["broken"] == [],
+    )
+    others = process.erased.get("others")
+    yield Check(
+        "another conversation",
+        "the erasure",
+        f"{others} still there",
+        others == 1,
     )

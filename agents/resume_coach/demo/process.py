@@ -26,7 +26,7 @@ class Process:
 
     number: int
     turn: int
-    """The scenario's turn, 1 to 3; 0 if it only looks."""
+    """The scenario's turn, 1 to 3; 0 if it only looks, 4 if it erases."""
     pid: int = 0
     model: str = ""
     found_events: list[dict[str, Any]] = field(default_factory=list)
@@ -35,6 +35,10 @@ class Process:
     """The events that were acknowledged to this process, in order, without the person's own."""
     elsewhere: dict[str, Any] = field(default_factory=dict)
     """What another conversation of the same person sees."""
+    erased: dict[str, Any] = field(default_factory=dict)
+    """The receipt of the erasure, and what the person has left."""
+    pieces: tuple[int, int, int] = (0, 0, 0)
+    """Pieces of the résumé: all there are, and those in the files before and after this process."""
     was_killed: bool = False
 
     def hear(self, report: dict[str, Any]) -> None:
@@ -48,6 +52,8 @@ class Process:
                 self.events.append(report)
             case "elsewhere":
                 self.elsewhere = report
+            case "erased":
+                self.erased = report
 
     @property
     def prompt_tokens(self) -> list[int]:

@@ -27,7 +27,7 @@ def console() -> Console:
 def say_heading(out: Console, database: str, language: str, *, offline: bool) -> None:
     """Prints what the demo is about."""
     out.print()
-    out.print(Text("Résumé coach: one conversation, five processes, two kill -9", style="bold"))
+    out.print(Text("Résumé coach: one conversation, six processes, two kill -9", style="bold"))
     out.print(
         f"Each process starts empty and finds the conversation in [bold]{database}[/bold] only."
     )
@@ -60,9 +60,30 @@ def say_process(out: Console, process: Process, message: str, ended: str) -> Non
     if process.prompt_tokens:
         tokens = ", ".join(f"{count:,}" for count in process.prompt_tokens)
         grid.add_row("prompts", f"{tokens} tokens ({_model_calls(process)})")
+    for name, words in _erased_lines(process):
+        grid.add_row(name, words)
     style = "bold red" if process.was_killed else "green"
     grid.add_row("ended", Text(ended, style=style))
     out.print(grid)
+
+
+def _erased_lines(process: Process) -> Iterator[tuple[str, str]]:
+    """Yields the receipt in short, and what a search of the files finds."""
+    receipt = process.erased.get("receipt")
+    if receipt is None:
+        return
+    counts = receipt["counts"]
+    tables = sum(1 for count in counts.values() if count)
+    yield "erased", f"{sum(counts.values())} rows of {tables} tables, {counts['events']} events"
+    size = sum(sizes["bytes"] for sizes in receipt["files"].values())
+    searched = f"{receipt['values_searched']} values in {size:,} bytes"
+    yield "searched", f"{searched}: {receipt['residue_left']} have left a piece"
+    verdict = "verified" if receipt["verified"] else "NOT VERIFIED"
+    digest = (receipt["digest"] or "none")[:12]
+    yield "receipt", f"number {receipt['number']}, {verdict}, level {receipt['level']}, {digest}"
+    yield "names", f"nobody: {receipt['subject'][:12]}, an HMAC whose key the person has"
+    every, before, after = process.pieces
+    yield "grep", f"of {every:,} pieces of the résumé {before:,} were there, {after:,} are left"
 
 
 def _model_calls(process: Process) -> str:

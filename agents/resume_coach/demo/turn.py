@@ -25,6 +25,8 @@ from resume_coach.scenario import messages
 
 USER_ID = "demo-user"
 SESSION_ID = "demo-conversation"
+ERASE = 4
+"""The turn after the last one: the conversation is erased."""
 
 Report = Callable[[str, dict[str, Any]], None]
 
@@ -45,12 +47,15 @@ def event_report(event: Event) -> dict[str, Any]:
     }
 
 
-async def _run(database: str, message: str | None, report: Report) -> None:
+async def _run(database: str, turn: int, message: str | None, report: Report) -> None:
     async with DurableSessionService.from_url(database, policy=POLICY) as sessions:
         session = await sessions.get_or_create_session(
             app_name=app.name, user_id=USER_ID, session_id=SESSION_ID
         )
         report("arrived", _found(session))
+        if turn == ERASE:
+            await _erase(sessions, report)
+            return
         if message is None:
             await _look_around(sessions, report)
             return
@@ -72,6 +77,20 @@ async def _look_around(sessions: DurableSessionService, report: Report) -> None:
     report("elsewhere", {"state": other.state, "user_state": user_state})
 
 
+async def _erase(sessions: DurableSessionService, report: Report) -> None:
+    """Erases the conversation and reports the receipt, and what the person has left."""
+    receipt = await sessions.erasure.erase_session(
+        app_name=app.name, user_id=USER_ID, session_id=SESSION_ID, requested_by="the person"
+    )
+    listed = await sessions.list_sessions(app_name=app.name, user_id=USER_ID)
+    broken = await sessions.erasure.broken_receipts()
+    others = [session.id for session in listed.sessions]
+    report(
+        "erased",
+        {"receipt": json.loads(receipt.to_json()), "broken": broken, "others": len(others)},
+    )
+
+
 def _found(session: Session) -> dict[str, Any]:
     # Without the answer that the recovery part puts in for a call that was cut off: nobody was told
     # of it, so that it cannot be compared with what was acknowledged.
@@ -80,11 +99,11 @@ def _found(session: Session) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Runs one turn of the scenario, or with turn 0 only looks at what is stored."""
+    """Runs one turn of the scenario, or looks at what is stored, or erases it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("database", help="URL of the database")
     parser.add_argument("language")
-    parser.add_argument("turn", type=int, help="1, 2 or 3; 0 to look only")
+    parser.add_argument("turn", type=int, help="1, 2 or 3; 0 to look, 4 to erase")
     options = parser.parse_args()
     # Whatever a library prints belongs to the log, not between the reports.
     with os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8") as out:
@@ -97,8 +116,8 @@ def main() -> None:
 
         report("ready", {"model": root_agent.canonical_model.model})
         turns = messages(options.language)
-        message = turns[options.turn - 1] if options.turn else None
-        asyncio.run(_run(options.database, message, report))
+        message = turns[options.turn - 1] if 1 <= options.turn <= len(turns) else None
+        asyncio.run(_run(options.database, options.turn, message, report))
 
 
 if __name__ == "__main__":
