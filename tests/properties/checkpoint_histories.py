@@ -30,6 +30,10 @@ checking = st.tuples(st.just("checkpoint"))
 restoring = st.tuples(st.just("restore"), st.integers(0, 9))
 forking = st.tuples(st.just("fork"), st.integers(0, 9))
 pruning = st.tuples(st.just("prune"), st.integers(1, 3))
+removing = st.one_of(
+    st.tuples(st.just("prune_events"), st.integers(1, 3)),
+    st.tuples(st.just("delete_turn"), st.integers(0, 9)),
+)
 
 
 def own(session: Session) -> dict[str, Any]:
@@ -91,8 +95,25 @@ class History:
             await self.sessions.checkpoints.prune(retention, **self.identity)
             left = {point.id for point in await self.sessions.checkpoints.list(**self.identity)}
             self.expected = {id_: what for id_, what in self.expected.items() if id_ in left}
+        elif kind in {"prune_events", "delete_turn"}:
+            await self._remove(kind, arguments[0])
         elif points:
             await getattr(self, kind)(points[arguments[0] % len(points)])
+
+    async def _remove(self, kind: str, number: int) -> None:
+        """Removes events on purpose: state stays, and no checkpoint brings them back."""
+        session = await self.found()
+        turns = [event.invocation_id for event in session.events if event.content]
+        if kind == "prune_events":
+            await self.sessions.history.prune(session, keep=number, checkpointed=True)
+        elif turns:
+            turn = turns[number % len(turns)]
+            await self.sessions.history.delete(session, invocation_id=turn)
+        left = await self.found()
+        assert exactly(own(left)) == exactly(own(session))
+        there = set(texts(left.events))
+        for point, (state, history) in self.expected.items():
+            self.expected[point] = state, [text for text in history if text in there]
 
     async def restore(self, point: str) -> None:
         """State and history become those of the checkpoint; again, nothing happens."""

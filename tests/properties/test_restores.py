@@ -1,4 +1,4 @@
-"""Any history of messages, changes, rewinds, restores, forks and pruning: restores are exact."""
+"""Any history of messages, changes, restores, forks, pruning and deletion: restores are exact."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ from properties.checkpoint_histories import (
     forking,
     own,
     pruning,
+    removing,
     restoring,
     saying,
     seen,
@@ -48,7 +49,9 @@ if TYPE_CHECKING:
     from adk_memory_ext.statements import Transaction
 
 _STEPS = st.lists(
-    st.one_of(saying, deleting, checking, restoring, forking, pruning), min_size=3, max_size=14
+    st.one_of(saying, deleting, checking, restoring, forking, pruning, removing),
+    min_size=3,
+    max_size=14,
 )
 
 
@@ -57,7 +60,10 @@ _STEPS = st.lists(
 def test_a_restore_is_the_replay_up_to_the_checkpoint(
     created: dict[str, Any], steps: list[tuple[Any, ...]]
 ) -> None:
-    """State and history are those of the checkpoint; again, nothing happens; forks stand alone."""
+    """State and history are those of the checkpoint; again, nothing happens; forks stand alone.
+
+    Events that were removed on purpose are in none of them, and the digests go on.
+    """
 
     async def run() -> None:
         async with DurableSessionService.from_url("", checkpoint_policy=POLICY) as sessions:
