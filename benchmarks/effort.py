@@ -35,6 +35,10 @@ class Effort:
     turns: tuple[int, int]
     """Turns of the short and of the long conversation that have a checkpoint at each."""
     restore_rounds: int
+    trimmed_histories: int
+    """Random histories that each trimmer gets."""
+    growing_turns: int
+    """Turns of the conversation over which each trimmer is asked again and again."""
     profile_seconds: float
 
     @property
@@ -60,6 +64,8 @@ FULL: Final = Effort(
     facts_many=1_000_000,
     turns=(300, 3_000),
     restore_rounds=15,
+    trimmed_histories=300,
+    growing_turns=100,
     profile_seconds=15,
 )
 QUICK: Final = Effort(
@@ -79,6 +85,8 @@ QUICK: Final = Effort(
     facts_many=100_000,
     turns=(300, 1_000),
     restore_rounds=5,
+    trimmed_histories=60,
+    growing_turns=100,
     profile_seconds=4,
 )
 TINY: Final = Effort(
@@ -98,6 +106,8 @@ TINY: Final = Effort(
     facts_many=200,
     turns=(5, 12),
     restore_rounds=1,
+    trimmed_histories=6,
+    growing_turns=8,
     profile_seconds=0.3,
 )
 EFFORTS: Final = {effort.name: effort for effort in (FULL, QUICK, TINY)}

@@ -19,6 +19,7 @@ PACKAGES: Final = (
     "aiosqlite",
     "asyncpg",
     "openai-agents",
+    "langchain-core",
     "langgraph-checkpoint-sqlite",
 )
 _IN_MEMORY: Final = frozenset({"tmpfs", "ramfs", "devtmpfs"})

@@ -20,6 +20,7 @@ from benchmarks.listings import measure_listings
 from benchmarks.long_turns import measure_long_turns
 from benchmarks.profile_append import profile_appends
 from benchmarks.profile_facts import measure_profile_facts
+from benchmarks.trimmers import measure_trimmers
 from benchmarks.turns import measure_turns
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ PARTS: Final = {
     "list": "list of sessions, SQLite",
     "turn": "a turn with the plugin, SQLite",
     "profile_facts": "facts about users, SQLite",
+    "trimmers": "trimmers over random histories",
     "checkpoints": "a checkpoint at every turn, SQLite",
     "postgresql-append": "one conversation, PostgreSQL",
     "postgresql-concurrent": "many conversations at once, PostgreSQL",
@@ -54,6 +56,7 @@ _ON_FILE: Final[dict[str, Callable[..., Awaitable[Measured]]]] = {
     "turn": measure_turns,
     "long_turn": measure_long_turns,
     "profile_facts": measure_profile_facts,
+    "trimmers": measure_trimmers,
     "checkpoints": measure_checkpoints,
     "profile": profile_appends,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import mean
 from typing import TYPE_CHECKING, Final
 
 from benchmarks.contenders import ADK, CONCURRENT, OURS, SQLITE
@@ -11,6 +12,8 @@ from benchmarks.listings import STATE_BYTES
 from benchmarks.long_turns import SHORT, WINDOWED
 from benchmarks.profile_append import LEVELS, PARTS, PLACES
 from benchmarks.rows import rows
+from benchmarks.trimmers import BUDGET, CACHEABLE, FILLED, INVALID, LOST, OVER
+from benchmarks.trimmers import OURS as TRIMMED_BY_OURS
 from benchmarks.wording import count, kibibytes, milliseconds, per_second, percent, table, times
 from benchmarks.workload import EVENT_BYTES, STATE_KEYS
 
@@ -46,6 +49,14 @@ Without the sync, by line:
 
 {places}"""
 
+_TRIMMED: Final = {
+    INVALID: "no model takes it",
+    OVER: "over the budget",
+    LOST: "newest question lost",
+    FILLED: "budget used, mean",
+    CACHEABLE: "cacheable",
+}
+
 _METHOD: Final = """\
 ## How it was measured
 
@@ -80,6 +91,7 @@ def report(results: Results, picture: str) -> str:
         _contenders(results),
         _histories(results),
         _turns(results),
+        _trimmers(results.measured),
         _profile(results.measured),
         NOTES.read_text(encoding="utf-8").strip() if NOTES.exists() else "",
         _method(results),
@@ -241,6 +253,27 @@ def _turns(results: Results) -> str:
         body.append([name, *map(milliseconds, medians), ratio])
     header = ["one tool call", *(f"{length:,} events" for length in lengths), "longest / shortest"]
     return "## A turn of a Runner, SQLite\n\n" + table(header, body)
+
+
+def _trimmers(measured: Measured) -> str:
+    """Returns what trimmers made of the same histories."""
+    subjects = measured.subjects(INVALID)
+    if not subjects:
+        return ""
+    number = len(measured.values(INVALID, subjects[0]))
+    body = [
+        [
+            f"**{subject}**" if subject == TRIMMED_BY_OURS else subject,
+            *(percent(mean(measured.values(what, subject))) for what in _TRIMMED),
+        ]
+        for subject in subjects
+    ]
+    return (
+        f"## Trimmers over the same {number:,} histories\n\n"
+        f"Random histories of agents with tools, all larger than a budget of {BUDGET:,} tokens, of"
+        " which a model takes each as it is. The last column is over one long conversation.\n\n"
+        + table(["", *_TRIMMED.values()], body)
+    )
 
 
 def _profile(measured: Measured) -> str:

@@ -71,6 +71,10 @@ class Measured:
         """Returns the subject's value over its rounds."""
         return Spread.of(self.rounds[_key(quantity, subject)])
 
+    def values(self, quantity: str, subject: str) -> list[float]:
+        """Returns the subject's values of all rounds."""
+        return self.rounds[_key(quantity, subject)]
+
     def ratio(self, above: tuple[str, str], below: tuple[str, str]) -> Spread:
         """Returns the rounds' ratios of two (quantity, subject)."""
         pairs = self._pairs(above, below)

@@ -25,6 +25,7 @@ from benchmarks.report import report
 from benchmarks.results import Results
 from benchmarks.rounds import Measured, Spread, in_turns, percentile
 from benchmarks.rows import POSTGRESQL, Row, Side, rows
+from benchmarks.trimmers import INVALID, contents_of, histories, pieces_of, trimmers
 from benchmarks.workload import EVENT_BYTES, STATE_KEYS, messages
 
 if TYPE_CHECKING:
@@ -172,6 +173,28 @@ def test_the_report_has_every_length_of_history(results: Results) -> None:
     """Append, tail, whole load and reading stand there for each number of events."""
     table = table_below(report(results, ""), "By length of the history, SQLite")
     assert [int(cells[0]) for cells in table] == [n for n in TINY.lengths for _ in range(4)]
+
+
+def test_each_trimmer_gets_the_same_histories(results: Results) -> None:
+    """A row for each that is installed; ours leaves nothing wrong, and each is judged as often."""
+    table = table_below(
+        report(results, ""), f"Trimmers over the same {TINY.trimmed_histories} histories"
+    )
+    assert [cells[0].strip("*") for cells in table] == list(trimmers())
+    assert table[0][1:4] == ["0.0 %"] * 3
+    measured = results.measured
+    numbers = {len(measured.values(INVALID, name)) for name in trimmers()}
+    assert numbers == {TINY.trimmed_histories}
+
+
+async def test_a_history_in_pieces_is_the_same_history() -> None:
+    """What other frameworks are given is all of it, and what they keep comes back as it was."""
+    for contents in await histories(5):
+        pieces = pieces_of(contents)
+        assert contents_of(contents, pieces) == contents
+        asked = [call_id for piece in pieces if not piece.is_answer for call_id in piece.call_ids]
+        answered = [piece.call_ids[0] for piece in pieces if piece.is_answer]
+        assert sorted(asked) == sorted(answered)
 
 
 def test_a_short_run_says_that_it_is_short(results: Results) -> None:
