@@ -45,8 +45,8 @@ class MakesCheckpointsLater(Protocol):
     async def settle(self, session: SessionId) -> None:
         """Makes what the events of a session have asked for."""
 
-    async def end(self, session: SessionId) -> None:
-        """Parts what a deleted session had from a later one of its id."""
+    async def forget(self, session: SessionId) -> None:
+        """Deletes those of a session that was deleted."""
 
 
 class Appends:

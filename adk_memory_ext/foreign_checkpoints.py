@@ -267,14 +267,9 @@ class ForeignCheckpoints:
         line = await self._newest_line(session)
         return None if line is None else line.parent
 
-    async def end(self, session: SessionId) -> None:
-        """Parts the checkpoints of a session that was deleted from a later one of its id."""
-
-        def work(tx: Transaction) -> None:
-            if (line := sql_checkpoints.newest_line(tx, session, lock=True)) is not None:
-                sql_checkpoints.begin_line(tx, session, line.incarnation + 1)
-
-        await self._database.write(work)
+    async def forget(self, session: SessionId) -> None:
+        """Deletes the checkpoints of a session that was deleted."""
+        await self._database.write(partial(sql_checkpoints.delete, session=session))
 
     # -- making ------------------------------------------------------------------------------
 

@@ -500,7 +500,7 @@ class DurableSessionService(BaseSessionService):
     async def delete_session(self, *, app_name: str, user_id: str, session_id: str) -> None:
         """Deletes all that is stored of the session; does nothing if it is unknown.
 
-        Over a database of ours its checkpoints go too, and facts that only this session supports.
+        Its checkpoints go too, and over a database of ours facts that only this session supports.
         In a SQLite file the WAL is emptied at once, and no byte of the session is left: a small
         file is verified before the call returns, else that follows in the background, once for all
         that were deleted meanwhile. `sessions.erasure.erase_session` also returns the receipt. With
@@ -517,7 +517,7 @@ class DurableSessionService(BaseSessionService):
             app_name=app_name, user_id=user_id, session_id=session_id
         )
         if self._appends.checkpoints is not None:
-            await self._appends.checkpoints.end(SessionId(app_name, user_id, session_id))
+            await self._appends.checkpoints.forget(SessionId(app_name, user_id, session_id))
 
     async def get_user_state(self, *, app_name: str, user_id: str) -> dict[str, Any]:
         """Returns the user's state, keys without `user:`; empty if there is none.

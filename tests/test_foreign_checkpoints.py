@@ -164,10 +164,12 @@ async def test_a_fork_has_history_and_state(durable: DurableSessionService) -> N
 
 
 @over_every_service
-async def test_a_session_that_is_gone_gets_its_state_back(durable: DurableSessionService) -> None:
+async def test_a_session_that_is_gone_gets_its_state_back(
+    durable: DurableSessionService, bare: BaseSessionService
+) -> None:
     """State alone; another session of that id is left alone, and can be told from it."""
     point = await durable.checkpoints.create(await begin(durable), step="a")
-    await durable.delete_session(**SESSION)
+    await bare.delete_session(**SESSION)
     restored = await durable.checkpoints.restore(point.id)
     assert restored.state_only
     session = await found(durable)
@@ -176,14 +178,27 @@ async def test_a_session_that_is_gone_gets_its_state_back(durable: DurableSessio
     await durable.append_event(session, said("new", invocation="n", state={"step": "n"}))
     assert (await durable.checkpoints.restore(point.id)).hidden == 1
     assert own(await found(durable))["step"] == "a"
-    await durable.delete_session(**SESSION)
+    await durable.checkpoints.create(await found(durable), step="b")
+    await bare.delete_session(**SESSION)
     session = await durable.create_session(**SESSION)
     await durable.append_event(session, said("other", invocation="o"))
-    other = await durable.checkpoints.create(session, step="b")
+    other = await durable.checkpoints.create(session, step="c")
     with pytest.raises(CheckpointInconsistentError, match="fork"):
         await durable.checkpoints.restore(point.id)
     assert await durable.checkpoints.latest(**SESSION) == other
     assert (await durable.checkpoints.fork(point.id)).state_only
+
+
+@over_every_service
+async def test_a_deleted_session_takes_its_checkpoints_along(
+    durable: DurableSessionService,
+) -> None:
+    """A later session of its id has none of them."""
+    await durable.checkpoints.create(await begin(durable), step="a")
+    await durable.delete_session(**SESSION)
+    assert await durable.checkpoints.list(**OWN) == []
+    point = await durable.checkpoints.create(await begin(durable), step="b")
+    assert await durable.checkpoints.list(**SESSION) == [point]
 
 
 @over_every_service
@@ -240,7 +255,7 @@ async def test_values_known_by_reference_come_from_the_log(place: Place) -> None
         await sessions.append_event(session, said("x", invocation="i", state={"resume": "Bob"}))
         assert (await sessions.checkpoints.restore(point.id)).missing == ()
         assert own(await found(sessions))["resume"] == "Ann"
-        await sessions.delete_session(**SESSION)
+        await sessions.wrapped.delete_session(**SESSION)
         assert (await sessions.checkpoints.restore(point.id)).missing == ("resume",)
         assert own(await found(sessions)) == {"step": 1}
 
