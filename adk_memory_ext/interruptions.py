@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from bisect import insort
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
@@ -99,6 +100,17 @@ def still_live(events: Sequence[Event], log: Sequence[Event]) -> list[Event]:
 def _origins(events: Sequence[Event]) -> set[str]:
     """Returns the ids under which events were appended first."""
     return {str((event.custom_metadata or {}).get(COPY_OF, event.id)) for event in events}
+
+
+def shown_events(events: Sequence[Event]) -> list[Event]:
+    """Returns the live events and the last restore's note, behind which facts are read anew."""
+    log = outline_of(events)
+    notes = (position for position, special in log.specials.items() if special.is_note)
+    newest = max(notes, default=None)
+    shown = live_positions(log)
+    if newest is not None:
+        insort(shown, newest)
+    return [events[position] for position in shown]
 
 
 def outline_of(events: Sequence[Event]) -> Outline:

@@ -21,6 +21,7 @@ from adk_memory_ext.checkpoint_records import CheckpointPolicy
 from adk_memory_ext.erasure.erasing import Erasure
 from adk_memory_ext.erasure.pruning import StoredHistory
 from adk_memory_ext.errors import CapabilityError, ConfigurationError, StoreUnavailableError
+from adk_memory_ext.interruptions import shown_events
 from adk_memory_ext.loaded_sessions import take_over, watched
 from adk_memory_ext.media import with_references
 from adk_memory_ext.profiles import Profiles
@@ -82,6 +83,8 @@ class DurableSessionService(BaseSessionService):
         verify_deletes: Whether `delete_session` verifies that the bytes are gone too, in the
             background, as `sessions.erasure.erase_session` does; False deletes rows only.
         media: Where large media of events go; None: they stay in their events.
+        hide_rewound: Whether `get_session` leaves out the events that rewinds and restores have
+            hidden from the model. `get_whole_session` and `Runner.rewind_async` get them.
 
     Raises:
         ConfigurationError: When the URL is wrong, the wrapped service has a database, or a value
@@ -100,6 +103,7 @@ class DurableSessionService(BaseSessionService):
         verify_deletes: bool = True,
         checkpoint_policy: CheckpointPolicy | None = None,
         media: Media | None = None,
+        hide_rewound: bool = False,
     ) -> None:
         if on_direct_write not in get_args(OnDirectWrite):
             raise ConfigurationError(
@@ -109,6 +113,7 @@ class DurableSessionService(BaseSessionService):
         self._policy = policy
         self._window = window
         self._media = media
+        self._hide_rewound = hide_rewound
         self._own_store, self._database = _store_of(wrapped, store)
         self._policed: PolicedSessions | None = None
         if policy is not None:
@@ -210,6 +215,7 @@ class DurableSessionService(BaseSessionService):
         verify_deletes: bool = True,
         checkpoint_policy: CheckpointPolicy | None = None,
         media: Media | None = None,
+        hide_rewound: bool = False,
         **options: Any,
     ) -> Self:
         """Returns a service over the database at `url`, which it opens, owns and closes.
@@ -232,6 +238,7 @@ class DurableSessionService(BaseSessionService):
             verify_deletes: As in `DurableSessionService`.
             checkpoint_policy: As in `DurableSessionService`.
             media: As in `DurableSessionService`.
+            hide_rewound: As in `DurableSessionService`.
             **options: The fields of `adk_memory_ext.database.DatabaseOptions`.
 
         Raises:
@@ -256,6 +263,7 @@ class DurableSessionService(BaseSessionService):
             verify_deletes=verify_deletes,
             checkpoint_policy=checkpoint_policy,
             media=media,
+            hide_rewound=hide_rewound,
         )
         service._close_wrapped = wrapped.close
         return service
@@ -331,6 +339,8 @@ class DurableSessionService(BaseSessionService):
             config = self._window.config()
         async with self._arrivals.in_order((app_name, user_id, session_id)):
             session = await self._load(app_name, user_id, session_id, config)
+        if session is not None and self._hide_rewound and not is_rewind():
+            session.events = shown_events(session.events)
         return None if session is None else watched(session)
 
     async def get_whole_session(
@@ -380,11 +390,18 @@ class DurableSessionService(BaseSessionService):
         """
         if not whole and await self._has_seen_all(session):
             return False
+        return await self._take_over(session, config, hide_rewound=self._hide_rewound)
+
+    async def _take_over(
+        self, session: Session, config: GetSessionConfig | None, *, hide_rewound: bool
+    ) -> bool:
         if config is None and self._window is not None:
             config = self._window.config()
         fresh = await self._load(session.app_name, session.user_id, session.id, config)
         if fresh is None:
             raise SessionNotFoundError(f"Session {session.id} not found.")
+        if hide_rewound:
+            fresh.events = shown_events(fresh.events)
         is_new = [event.id for event in session.events[-1:]] != [e.id for e in fresh.events[-1:]]
         take_over(session, fresh, fresh.events)
         if self._policed is not None:
@@ -393,7 +410,7 @@ class DurableSessionService(BaseSessionService):
 
     async def _catch_up_whole(self, session: Session) -> bool:
         # A rewind is what asks, and it needs the whole log.
-        return await self.catch_up(session, GetSessionConfig(), whole=True)
+        return await self._take_over(session, GetSessionConfig(), hide_rewound=False)
 
     async def _has_seen_all(self, session: Session) -> bool:
         if isinstance(self._wrapped, SeesChanges):

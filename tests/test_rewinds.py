@@ -9,13 +9,14 @@ from google.adk.sessions.database_session_service import DatabaseSessionService
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adk_memory_ext import DurableSessionService, Remove
+from adk_memory_ext import DurableSessionService, MemoryPlugin, Recovery, Remove
 from adk_memory_ext.rewinds import initial_state, restoring_delta, state_after
 from backends import OURS, OURS_MARIADB, WRAPPED
-from conversation import exactly, said
-from people import SESSION, echo, running
+from conversation import exactly, said, texts
+from people import SESSION, echo, running, say
 
 if TYPE_CHECKING:
+    from google.adk.agents.callback_context import CallbackContext
     from google.adk.sessions.session import Session
 
     from backends import Backend, Place
@@ -150,3 +151,68 @@ def test_the_delta_back_gives_the_state_of_any_earlier_event(
         if not isinstance(value, Remove):
             now[key] = value
     assert exactly(now) == exactly(target)
+
+
+# --- Hidden from `get_session`
+
+
+@over_every_service
+async def test_rewound_events_are_hidden_where_that_is_asked_for(
+    sessions: DurableSessionService,
+) -> None:
+    """A load has what the model sees; the whole log is there, and turns and rewinds go on."""
+    hiding = DurableSessionService(sessions.wrapped, hide_rewound=True)
+    await begin(hiding)
+    assert texts((await rewind(hiding, "i1")).events) == ["message 0"]
+    assert texts((await whole(hiding)).events)[:3] == [f"message {number}" for number in range(3)]
+    assert len((await found(sessions)).events) == 4
+    async with running(hiding, echo(tools=[])) as runner:
+        assert texts(await say(runner, "one")) == ["echo one, message 2"]
+        assert texts(await say(runner, "two")) == ["echo two, message 3"]
+    events = (await found(hiding)).events
+    assert texts(events) == [
+        "message 0",
+        "one",
+        "echo one, message 2",
+        "two",
+        "echo two, message 3",
+    ]
+    await rewind(hiding, "i0")
+    assert [event for event in (await found(hiding)).events if event.content] == []
+    loaded = await found(hiding)
+    assert not await hiding.catch_up(loaded, whole=True)
+    assert loaded.events == (await found(hiding)).events
+
+
+async def whole(sessions: DurableSessionService) -> Session:
+    """Returns the session with all its events."""
+    session = await sessions.get_whole_session(**SESSION)
+    assert session is not None
+    return session
+
+
+@pytest.mark.parametrize("backend", OURS, ids=lambda backend: backend.name)
+async def test_facts_are_read_afresh_behind_a_restore_that_is_hidden(
+    sessions: DurableSessionService,
+) -> None:
+    """The note of the restore says so, and stays in the load, without what it has hidden."""
+    hiding = DurableSessionService(sessions.wrapped, hide_rewound=True)
+    await begin(hiding)
+    session = await found(hiding)
+    await hiding.append_event(session, said("part", author="agent", invocation="i2"))
+    point = await hiding.checkpoints.create(session, step="a")
+    await hiding.append_event(session, said("rest", author="agent", invocation="i2"))
+    await hiding.checkpoints.restore(point.id)
+    read: list[str] = []
+
+    async def stock(context: CallbackContext) -> str:
+        read.append(context.invocation_id)
+        return "7"
+
+    shown = ["message 0", "message 1", "message 2", "part"]
+    assert texts(e for e in (await found(hiding)).events if e.content) == shown
+    plugin = MemoryPlugin(recovery=Recovery(on_restore=[stock]))
+    async with running(hiding, echo(tools=[]), plugins=[plugin]) as runner:
+        await say(runner, "one")
+        await say(runner, "two")
+    assert len(read) == 1
