@@ -51,6 +51,9 @@ class CheckpointPolicy:
     restore finds them as long as the session is there."""
     personal: tuple[str, ...] = ()
     """Keys whose values are never stored in a checkpoint, whatever `keys` says."""
+    scoped: bool = False
+    """Whether user and app state are stored too, for `restore(…, scopes=…)`: those of the moment
+    at which the checkpoint is stored."""
     state_policy: KnowsPersonal | None = None
     """A `StatePolicy`: its `personal` keys are never stored either, and their values are blacked
     out in summaries. A service that has a policy puts it here."""
@@ -107,6 +110,8 @@ class Checkpoint:
     created_at: float
     """UTC epoch seconds."""
     format_version: int
+    scoped: bool = False
+    """Whether it holds user and app state."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +142,7 @@ class Restored:
     repeated: int
     """Events that were appended again behind the mark, because the mark hides whole invocations."""
     changed: tuple[str, ...]
-    """Keys that got another value."""
+    """Keys that got another value; those of user and app state with their prefix."""
     removed: tuple[str, ...]
     """Keys that came after the checkpoint and are gone."""
     missing: tuple[str, ...]

@@ -198,10 +198,10 @@ class _Routes:
 
     async def restore(self, app_name: str, user_id: str, checkpoint_id: str) -> Restored:
         """Brings the checkpoint's session back to it; again, nothing happens."""
-        owner = {"app_name": app_name, "user_id": user_id}
-        point = await self._sessions.checkpoints.get(checkpoint_id, **owner)
+        checkpoints = self._sessions.checkpoints
+        point = await checkpoints.get(checkpoint_id, app_name=app_name, user_id=user_id)
         await self._require_no_turn(SessionId(app_name, user_id, point.session_id))
-        return await self._sessions.checkpoints.restore(checkpoint_id, **owner)
+        return await checkpoints.restore(checkpoint_id, app_name=app_name, user_id=user_id)
 
     async def fork(
         self, app_name: str, user_id: str, checkpoint_id: str, named: Fork | None = None

@@ -25,11 +25,11 @@ from adk_memory_ext.interruptions import (
     preparing_events,
 )
 from adk_memory_ext.records import SessionId
-from adk_memory_ext.rewinds import is_same
+from adk_memory_ext.rewinds import Scope, is_same
 from adk_memory_ext.turn_queue import Turn, TurnQueue, wait
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Container, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Container, Mapping, Sequence
 
     from google.adk.events.event import Event
     from google.adk.sessions.base_session_service import GetSessionConfig
@@ -231,7 +231,12 @@ class Checkpoints:
         return await self._store.read(work)
 
     async def restore(
-        self, checkpoint_id: str, *, app_name: str | None = None, user_id: str | None = None
+        self,
+        checkpoint_id: str,
+        *,
+        app_name: str | None = None,
+        user_id: str | None = None,
+        scopes: Sequence[Scope] = (),
     ) -> Restored:
         """Brings the session back to a checkpoint; waits for a running turn first.
 
@@ -239,12 +244,20 @@ class Checkpoints:
         the model, also those of the same invocation, over our service and over plain ADK. Nothing
         of the log is rewritten: an event says what was restored, and where an invocation was cut in
         the middle, copies of its first events follow. Restoring again does nothing. User and app
-        state stay. Sessions that were loaded before are stale.
+        state stay, but for the `scopes`. Sessions that were loaded before are stale.
 
         When the session is gone, one of its id is made that has the state and no history; when
         somebody made another one of that id, `fork` is the way.
 
+        Args:
+            checkpoint_id: The checkpoint.
+            app_name: As in `get`.
+            user_id: As in `get`.
+            scopes: `"user"`, `"app"` or both: that state becomes what it was too, for all sessions
+                that share it. The policy must have had it kept: `CheckpointPolicy(scoped=True)`.
+
         Raises:
+            ConfigurationError: When a scope is none, or the checkpoint holds no scoped state.
             CheckpointNotFoundError: As `get`.
             CheckpointInconsistentError: When order or digest of the log is not as it was.
             CapabilityError: When events to be hidden have no invocation id.
@@ -254,8 +267,15 @@ class Checkpoints:
             After each of these nothing was written.
         """
         stored = await self._store.read(lambda tx: _found(tx, checkpoint_id, app_name, user_id))
+        if not set(scopes) <= set(get_args(Scope)):
+            raise ConfigurationError(f"scopes must be of {get_args(Scope)}, not {scopes!r}.")
+        if scopes and not stored.checkpoint.scoped:
+            raise ConfigurationError(
+                f"Checkpoint {checkpoint_id} holds no user and no app state;"
+                " CheckpointPolicy(scoped=True) has it kept."
+            )
         async with self._turn(sql_checkpoints.identity_of(stored)):
-            return await self._kept.restore(stored)
+            return await self._kept.restore(stored, scopes)
 
     async def fork(
         self,

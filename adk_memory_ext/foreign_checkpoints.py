@@ -36,6 +36,7 @@ from adk_memory_ext.rewinds import (
     REMOVED,
     initial_state,
     restoring_delta,
+    restoring_scopes,
     session_scope,
     state_after,
 )
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 
     from adk_memory_ext.checkpoint_records import CheckpointPolicy, CheckpointRequest
     from adk_memory_ext.records import SessionId
+    from adk_memory_ext.rewinds import Scope
     from adk_memory_ext.sql_sessions import Database
     from adk_memory_ext.statements import Row, Transaction
 
@@ -100,7 +102,12 @@ class _View:
         if end < len(self.events):
             log = self.session.events
             state = state_after(initial_state(state, log), log[: self.covered + end])
-        return Moment(rows, session_scope(state), lambda: self.session.state)
+        return Moment(rows, session_scope(state), lambda: self._whole_state(state))
+
+    def _whole_state(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        now = self.session.state
+        scoped = {key: now[key] for key in now if key.startswith(("user:", "app:"))}
+        return {**session_scope(state), **scoped}
 
 
 class ForeignCheckpoints:
@@ -163,7 +170,7 @@ class ForeignCheckpoints:
                 return stored
         return None
 
-    async def restore(self, stored: StoredCheckpoint) -> Restored:
+    async def restore(self, stored: StoredCheckpoint, scopes: Sequence[Scope] = ()) -> Restored:
         """Brings the session back to a checkpoint; the caller has the turn.
 
         A key that came later becomes None: that is as near as such a service comes to removing it.
@@ -177,7 +184,7 @@ class ForeignCheckpoints:
         identity = identity_of(stored)
         session = await self._service.load(identity, _ALL)
         if session is None:
-            target, missing = await self._target(stored, None)
+            target, missing = await self._target(stored, None, scopes)
             await self._begin(identity, stored)
             await self._service.create(identity, target)
             return _restored(stored, identity, missing, changed=tuple(target), state_only=True)
@@ -190,13 +197,18 @@ class ForeignCheckpoints:
             )
         if is_there:
             await self._refuse_inconsistent(stored, session)
-        done = await self._put_back(stored, session, is_there=is_there)
+        done = await self._put_back(stored, session, scopes, is_there=is_there)
         return replace(done, state_only=not is_there)
 
     async def _put_back(
-        self, stored: StoredCheckpoint, session: Session, *, is_there: bool
+        self,
+        stored: StoredCheckpoint,
+        session: Session,
+        scopes: Sequence[Scope],
+        *,
+        is_there: bool,
     ) -> Restored:
-        target, missing = await self._target(stored, session if is_there else None)
+        target, missing = await self._target(stored, session if is_there else None, scopes)
         try:
             covered = stored.checkpoint.sequence if is_there else 0
             plan = plan_restore(outline_of(session.events), covered)
@@ -205,7 +217,8 @@ class ForeignCheckpoints:
                 f"Session {session.id} has events without an invocation id after checkpoint"
                 f" {stored.checkpoint.id}, which no mark can hide; fork it instead."
             ) from None
-        delta = restoring_delta(session.state, target, can_remove=False)
+        delta = restoring_delta(session.state, session_scope(target), can_remove=False)
+        delta |= restoring_scopes(session.state, target, scopes, can_remove=False)
         copies = [_copied(session.events[place], is_copy=True) for place in plan.copies]
         note = Event(
             invocation_id=f"restore-{uuid.uuid4()}",
@@ -242,7 +255,7 @@ class ForeignCheckpoints:
         session = await self._session_of(stored)
         if session is not None:
             await self._refuse_inconsistent(stored, session)
-        target, missing = await self._target(stored, session)
+        target, missing = await self._target(stored, session, ())
         log = [] if session is None else session.events
         live = live_positions(outline_of(log), stored.checkpoint.sequence if log else 0)
         await self._begin(new, stored)
@@ -384,12 +397,18 @@ class ForeignCheckpoints:
             raise sql_checkpoints.inconsistent(stored, fault)
 
     async def _target(
-        self, stored: StoredCheckpoint, session: Session | None
+        self, stored: StoredCheckpoint, session: Session | None, scopes: Sequence[Scope]
     ) -> tuple[dict[str, Any], tuple[str, ...]]:
-        """Returns the state as of the checkpoint, and the keys whose values are gone."""
-        state, by_reference = await self._database.read(
-            lambda tx: sql_checkpoints.state_at(tx, stored)
-        )
+        """Returns the state as of the checkpoint, and the keys whose values are gone.
+
+        That of `scopes` is there too, with prefixes; what is known by reference stays as it is.
+        """
+        held, names = await self._database.read(lambda tx: sql_checkpoints.state_at(tx, stored))
+        state, by_reference = session_scope(held), session_scope(dict.fromkeys(names))
+        for scope in scopes:
+            state |= {k: v for k, v in held.items() if k.startswith(f"{scope}:")}
+            now = {} if session is None else session.state
+            state |= {k: now[k] for k in names if k.startswith(f"{scope}:") and k in now}
         found: dict[str, Any] = {}
         if session is not None and by_reference:
             log = session.events

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 from adk_memory_ext import sql_checkpoints, sql_restores
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from adk_memory_ext.checkpoint_records import CheckpointPolicy, CheckpointRequest, Restored
     from adk_memory_ext.records import SessionId
+    from adk_memory_ext.rewinds import Scope
     from adk_memory_ext.sql_checkpoints import StoredCheckpoint
     from adk_memory_ext.sql_sessions import Database
     from adk_memory_ext.statements import Transaction
@@ -50,9 +51,9 @@ class OwnCheckpoints:
         # A write, because what plain ADK wrote may have to be taken in first.
         return await self._database.write(work)
 
-    async def restore(self, stored: StoredCheckpoint) -> Restored:
+    async def restore(self, stored: StoredCheckpoint, scopes: Sequence[Scope] = ()) -> Restored:
         """Brings the session back to a checkpoint; the caller has the turn."""
-        return await self._database.write(lambda tx: sql_restores.restore(tx, stored))
+        return await self._database.write(lambda tx: sql_restores.restore(tx, stored, scopes))
 
     async def fork(self, stored: StoredCheckpoint, new: SessionId) -> Restored:
         """Stores a new session with the history and the state up to a checkpoint."""

@@ -7,7 +7,7 @@ was created with for nothing, and it writes None where a key was not there yet.
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from google.adk.sessions.state import State
 
@@ -27,6 +27,8 @@ BEFORE: Final = "memext_before"
 """Where an event's `custom_metadata` keeps what keys held that no event had changed before it, over
 a service that does not keep the state of the creation itself."""
 
+Scope: TypeAlias = Literal["user", "app"]
+"""A scope whose state is not the session's."""
 _NOT_OF_THE_SESSION: Final = (State.APP_PREFIX, State.USER_PREFIX, State.TEMP_PREFIX)
 
 
@@ -102,6 +104,22 @@ def restoring_delta(
         elif current[key] is not None:
             delta[key] = None
     return delta
+
+
+def restoring_scopes(
+    state: Mapping[str, Any], target: Mapping[str, Any], scopes: Iterable[Scope], can_remove: bool
+) -> dict[str, Any]:
+    """Returns the delta that makes user or app `state` the target, keys with their prefixes."""
+    delta: dict[str, Any] = {}
+    for scope in scopes:
+        current, wanted = (_without_prefix(one, f"{scope}:") for one in (state, target))
+        changed = restoring_delta(current, wanted, can_remove)
+        delta |= {f"{scope}:{key}": value for key, value in changed.items()}
+    return delta
+
+
+def _without_prefix(state: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    return {key[len(prefix) :]: v for key, v in state.items() if key.startswith(prefix)}
 
 
 def session_scope(state: Mapping[str, Any]) -> dict[str, Any]:

@@ -231,8 +231,9 @@ def add(
     if request.summary and policy.state_policy is not None:
         summary = policy.state_policy.without_personal(request.summary, moment.whole_state())
         request = replace(request, summary=summary)
-    state = _entries(moment.state, line.salt, policy)
-    _store_values(tx, line, state, moment.state)
+    values = moment.whole_state() if policy.scoped else moment.state
+    state = _entries(values, line.salt, policy)
+    _store_values(tx, line, state, values)
     number = line.last_number + 1
     progress = {
         "line_key": line.key,
@@ -255,7 +256,7 @@ def add(
         "specials": json.dumps(specials) if specials else None,
         "is_snapshot": int(is_snapshot),
         "manifest": encode({"set": state} if is_snapshot else _delta(line.state, state)),
-        "details": encode(_details(request, artifacts, last)),
+        "details": encode(_details(request, artifacts, last, scoped=policy.scoped)),
     }
     tx.run("insert_checkpoint", parameters)
     return checkpoint_id
@@ -286,12 +287,18 @@ def last_event(tx: Transaction, line: Line) -> tuple[str, str] | None:
 
 
 def _details(
-    request: CheckpointRequest, artifacts: Mapping[str, int], last: tuple[str, str] | None
+    request: CheckpointRequest,
+    artifacts: Mapping[str, int],
+    last: tuple[str, str] | None,
+    *,
+    scoped: bool,
 ) -> dict[str, Any]:
     event_id, invocation_id = last or (None, "")
     said = {name: value for name, value in asdict(request).items() if value and name != "step"}
     details = {**said, "event": event_id, "invocation": invocation_id, "format": FORMAT_VERSION}
-    return {**details, "artifacts": dict(artifacts)} if artifacts else details
+    if artifacts:
+        details["artifacts"] = dict(artifacts)
+    return {**details, "scoped": 1} if scoped else details
 
 
 def _entries(state: Mapping[str, Any], salt: str, policy: CheckpointPolicy) -> dict[str, Entry]:
@@ -361,6 +368,7 @@ def read_row(row: Row) -> StoredCheckpoint:
         artifacts=said.get("artifacts", {}),
         created_at=created / MICROSECONDS,
         format_version=said["format"],
+        scoped="scoped" in said,
     )
     return StoredCheckpoint(checkpoint, line_key, number, incarnation, salt)
 

@@ -19,17 +19,19 @@ from adk_memory_ext import sql_checkpoints, sql_events, sql_store
 from adk_memory_ext.checkpoint_records import Restored
 from adk_memory_ext.errors import CapabilityError, CheckpointInconsistentError
 from adk_memory_ext.interruptions import COPY_OF, RESTORED, special_in
+from adk_memory_ext.json_values import Normaliser
 from adk_memory_ext.log_digests import Fault, first_fault
 from adk_memory_ext.rewind_marks import Outline, UnhideableError, live_positions, plan_restore
-from adk_memory_ext.rewinds import REMOVED, restoring_delta, session_scope
+from adk_memory_ext.rewinds import REMOVED, restoring_delta, restoring_scopes, session_scope
 from adk_memory_ext.sql_events import NewEvent
-from adk_memory_ext.state_changes import Put, Remove, StateChange
-from adk_memory_ext.stored_events import ready_event
+from adk_memory_ext.state_changes import Remove
+from adk_memory_ext.stored_events import ready_event, split_changes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from adk_memory_ext.records import SessionId
+    from adk_memory_ext.rewinds import Scope
     from adk_memory_ext.sql_checkpoints import StoredCheckpoint
     from adk_memory_ext.sql_store import Head
     from adk_memory_ext.statements import Row, Transaction
@@ -64,11 +66,16 @@ class _Target:
     """The state that a checkpoint stands for."""
 
     state: dict[str, Any]
+    """Of the session's scope."""
+    scoped: dict[str, Any]
+    """The delta that brings user and app state back where that was asked for, with prefixes."""
     missing: tuple[str, ...]
 
 
-def restore(tx: Transaction, stored: StoredCheckpoint) -> Restored:
+def restore(tx: Transaction, stored: StoredCheckpoint, scopes: Sequence[Scope] = ()) -> Restored:
     """Makes the session's state that of the checkpoint, and hides what came after it.
+
+    User and app state too where `scopes` names them.
 
     Where the session is gone, a session of its id is made that has the state and no history.
 
@@ -80,7 +87,7 @@ def restore(tx: Transaction, stored: StoredCheckpoint) -> Restored:
     session = sql_checkpoints.identity_of(stored)
     head = sql_store.locked_head(tx, session)
     if head is None:
-        return _restore_gone(tx, stored, session)
+        return _restore_gone(tx, stored, session, scopes)
     is_there = head.incarnation == stored.incarnation
     if not is_there:
         line = sql_checkpoints.find_line(tx, session, head.incarnation)
@@ -92,21 +99,23 @@ def restore(tx: Transaction, stored: StoredCheckpoint) -> Restored:
     # The session that an earlier restore made begins with the state alone.
     log = _verified(tx, stored, session, head) if is_there else _log(tx, session, head)
     covered = log.count(stored.checkpoint.sequence) if is_there else 0
-    target = _target(tx, stored, log if is_there else None)
+    target = _target(tx, stored, log if is_there else None, scopes)
     return _put_back(tx, stored, log, covered, target)
 
 
-def _restore_gone(tx: Transaction, stored: StoredCheckpoint, session: SessionId) -> Restored:
-    target = _target(tx, stored, None)
-    _create(tx, session, stored, target.state)
+def _restore_gone(
+    tx: Transaction, stored: StoredCheckpoint, session: SessionId, scopes: Sequence[Scope]
+) -> Restored:
+    target = _target(tx, stored, None, scopes)
+    _create(tx, session, stored, target)
     return Restored(
         checkpoint=stored.checkpoint,
         session_id=session.session_id,
         event_id=None,
         hidden=0,
         repeated=0,
-        changed=tuple(target.state),
-        removed=(),
+        changed=(*target.state, *_put(target.scoped)),
+        removed=_removed(target.scoped),
         missing=target.missing,
         state_only=True,
     )
@@ -123,6 +132,7 @@ def _put_back(
             f" {stored.checkpoint.id}, which no mark can hide; fork it instead."
         ) from None
     delta = restoring_delta(sql_store.decode_state(log.head.state), target.state, can_remove=True)
+    delta |= target.scoped
     note: NewEvent | None = None
     if delta or not plan.is_empty:
         note = _note(stored, plan.rewinds_before, delta)
@@ -139,11 +149,19 @@ def _put_back(
         event_id=None if note is None else note.id,
         hidden=plan.hidden,
         repeated=len(plan.copies),
-        changed=tuple(key for key, value in delta.items() if not isinstance(value, Remove)),
-        removed=tuple(key for key, value in delta.items() if isinstance(value, Remove)),
+        changed=_put(delta),
+        removed=_removed(delta),
         missing=target.missing,
         state_only=stored.incarnation != log.head.incarnation,
     )
+
+
+def _put(delta: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(key for key, value in delta.items() if not isinstance(value, Remove))
+
+
+def _removed(delta: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(key for key, value in delta.items() if isinstance(value, Remove))
 
 
 def fork(tx: Transaction, stored: StoredCheckpoint, new: SessionId) -> Restored:
@@ -163,7 +181,7 @@ def fork(tx: Transaction, stored: StoredCheckpoint, new: SessionId) -> Restored:
     if head is not None and head.incarnation == stored.incarnation:
         log = _verified(tx, stored, session, head)
     target = _target(tx, stored, log)
-    _create(tx, new, stored, target.state)
+    _create(tx, new, stored, target)
     live: list[int] = []
     if log is not None:
         live = live_positions(log.outline, log.count(stored.checkpoint.sequence))
@@ -182,10 +200,15 @@ def fork(tx: Transaction, stored: StoredCheckpoint, new: SessionId) -> Restored:
     )
 
 
-def _create(
-    tx: Transaction, session: SessionId, stored: StoredCheckpoint, state: Mapping[str, Any]
-) -> None:
-    sql_store.create_session(tx, session, app_changes={}, user_changes={}, session_state=state)
+def _create(tx: Transaction, session: SessionId, stored: StoredCheckpoint, target: _Target) -> None:
+    changes = split_changes(target.scoped, Normaliser())
+    sql_store.create_session(
+        tx,
+        session,
+        app_changes=changes["app"],
+        user_changes=changes["user"],
+        session_state=target.state,
+    )
     head = sql_store.read_head(tx, session, lock=False)
     if head is not None:
         sql_checkpoints.begin_line(tx, session, head.incarnation, stored.checkpoint)
@@ -274,11 +297,14 @@ def _note(
         actions=EventActions(rewind_before_invocation_id=rewinds_before),
         custom_metadata={RESTORED: stored.checkpoint.id},
     )
-    changes: dict[str, StateChange] = {
-        key: value if isinstance(value, Remove) else Put(value) for key, value in delta.items()
-    }
-    new = ready_event(event, "refuse").new
-    return replace(new, session_changes=changes, is_housekeeping=False)
+    changes = split_changes(delta, Normaliser())
+    return replace(
+        ready_event(event, "refuse").new,
+        app_changes=changes["app"],
+        user_changes=changes["user"],
+        session_changes=changes["session"],
+        is_housekeeping=False,
+    )
 
 
 def _copied(row: Row, new_id: str, *, is_copy: bool) -> NewEvent:
@@ -312,17 +338,26 @@ def _copied(row: Row, new_id: str, *, is_copy: bool) -> NewEvent:
 # --- The state
 
 
-def _target(tx: Transaction, stored: StoredCheckpoint, log: _Log | None) -> _Target:
+def _target(
+    tx: Transaction, stored: StoredCheckpoint, log: _Log | None, scopes: Sequence[Scope] = ()
+) -> _Target:
     """Returns the state as of the checkpoint; the log is None if it is gone."""
-    state, by_reference = sql_checkpoints.state_at(tx, stored)
-    if not by_reference:
-        return _Target(state, ())
+    held, by_reference = sql_checkpoints.state_at(tx, stored)
+    known_by_log = list(session_scope(dict.fromkeys(by_reference)))
     found = {}
-    if log is not None:
-        rows = log.rows(tx, range(log.count(stored.checkpoint.sequence)))
-        found = _replayed(sql_store.initial_state(tx, log.session), rows, by_reference)
-    missing = tuple(key for key in by_reference if key not in found)
-    return _Target({**state, **found}, missing)
+    if log is not None and known_by_log:
+        rows = log.rows(tx, range(stored.checkpoint.sequence))
+        found = _replayed(sql_store.initial_state(tx, log.session), rows, known_by_log)
+    scoped: dict[str, Any] = {}
+    if scopes:
+        session = sql_checkpoints.identity_of(stored)
+        app, user = (sql_store.scope_state(tx, scope, session) for scope in ("app", "user"))
+        now = sql_store.merged_state(app, user, {})
+        # What is known by reference only has no log to be read from, and stays.
+        left = {key: now[key] for key in by_reference if key in now}
+        scoped = restoring_scopes(now, {**held, **left}, scopes, can_remove=True)
+    missing = tuple(key for key in known_by_log if key not in found)
+    return _Target({**session_scope(held), **found}, scoped, missing)
 
 
 def _replayed(

@@ -426,7 +426,8 @@ async def test_the_latest_of_a_user_a_session_and_a_step(sessions: DurableSessio
 async def test_a_checkpoint_of_somebody_else_is_not_there(sessions: DurableSessionService) -> None:
     """Where the ids of app and user are given, the id of a checkpoint alone opens nothing."""
     point = await sessions.checkpoints.create(await begin(sessions), step="a")
-    for owner in ({"user_id": "bob"}, {"app_name": "other"}):
+    owners: list[dict[str, Any]] = [{"user_id": "bob"}, {"app_name": "other"}]
+    for owner in owners:
         for call in (
             sessions.checkpoints.get(point.id, **owner),
             sessions.checkpoints.state(point.id, **owner),

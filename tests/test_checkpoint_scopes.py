@@ -1,0 +1,122 @@
+"""What a restore puts back beside the session: user and app state, and artifacts, where asked."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from adk_memory_ext import CheckpointPolicy, ConfigurationError, DurableSessionService
+from adk_memory_ext.service import DurableSessionService as Service
+from backends import BARE, OURS, OURS_MARIADB
+from conversation import exactly, said
+from people import OWN, SESSION
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from google.adk.sessions.session import Session
+
+    from backends import Backend, Place
+
+everywhere = pytest.mark.parametrize("backend", [*OURS, OURS_MARIADB, *BARE], ids=lambda b: b.name)
+CREATED = {"step": "a", "user:u": 1, "user:list": [1], "app:a": "x", "user:secret": "Ann"}
+
+
+@asynccontextmanager
+async def opened(backend: Backend, place: Place) -> AsyncIterator[DurableSessionService]:
+    """Yields a service that keeps user and app state in its checkpoints, but for a secret."""
+    policy = CheckpointPolicy(scoped=True, personal=("user:secret",))
+    async with backend.open(place) as service:
+        if isinstance(service, Service):
+            yield Service(service.wrapped, checkpoint_policy=policy)
+            return
+        store = f"sqlite:///{place.folder}/checkpoints.db"
+        async with Service(service, store=store, checkpoint_policy=policy) as durable:
+            yield durable
+
+
+async def found(sessions: DurableSessionService, session_id: str = "session") -> Session:
+    """Returns a session as it is stored."""
+    session = await sessions.get_session(**OWN, session_id=session_id)
+    assert session is not None
+    return session
+
+
+def given(session: Session) -> dict[str, Any]:
+    """Returns the state without what a removal leaves behind over a foreign service."""
+    return {key: value for key, value in session.state.items() if value is not None}
+
+
+async def change(sessions: DurableSessionService) -> None:
+    """Changes, adds and keeps keys of each scope."""
+    delta = {
+        "step": "b",
+        "user:u": 2,
+        "user:new": 1,
+        "app:a": "y",
+        "app:b": 1,
+        "user:secret": "Bob",
+    }
+    await sessions.append_event(await found(sessions), said("on", invocation="i2", state=delta))
+
+
+@everywhere
+async def test_user_and_app_state_come_back_where_asked(backend: Backend, place: Place) -> None:
+    """Each scope by itself, exactly; a value that is not kept stays; without asking, all stay."""
+    async with opened(backend, place) as sessions:
+        session = await sessions.create_session(**SESSION, state=dict(CREATED))
+        await sessions.append_event(session, said("one", invocation="i1"))
+        point = await sessions.checkpoints.create(session, step="a")
+        assert point.scoped
+        kept = {key: value for key, value in CREATED.items() if key != "user:secret"}
+        assert exactly(await sessions.checkpoints.state(point.id)) == exactly(kept)
+
+        await change(sessions)
+        restored = await sessions.checkpoints.restore(point.id)
+        assert restored.missing == ()
+        after = {**CREATED, "user:u": 2, "user:new": 1, "app:a": "y", "app:b": 1}
+        after["user:secret"] = "Bob"
+        assert exactly(given(await found(sessions))) == exactly(after)
+
+        restored = await sessions.checkpoints.restore(point.id, scopes=["user"])
+        assert (restored.changed, restored.removed) == (("user:u",), ("user:new",))
+        after |= {"user:u": 1}
+        del after["user:new"]
+        assert exactly(given(await found(sessions))) == exactly(after)
+
+        restored = await sessions.checkpoints.restore(point.id, scopes=["user", "app"])
+        assert (restored.changed, restored.removed) == (("app:a",), ("app:b",))
+        again = await sessions.checkpoints.restore(point.id, scopes=["user", "app"])
+        assert again.event_id is None
+        other = await sessions.create_session(**OWN, session_id="other")
+        scoped = {key: value for key, value in CREATED.items() if ":" in key}
+        assert exactly(given(other)) == exactly({**scoped, "user:secret": "Bob"})
+
+
+@everywhere
+async def test_they_come_back_with_a_session_that_is_gone(backend: Backend, place: Place) -> None:
+    """The session that is made from the checkpoint puts them back as well."""
+    async with opened(backend, place) as sessions:
+        session = await sessions.create_session(**SESSION, state=dict(CREATED))
+        point = await sessions.checkpoints.create(session, step="a")
+        await change(sessions)
+        lowest = sessions.wrapped
+        await lowest.delete_session(**SESSION)
+        restored = await sessions.checkpoints.restore(point.id, scopes=["user"])
+        assert (restored.state_only, restored.missing) == (True, ())
+        state = given(await found(sessions))
+        assert (state["step"], state["user:u"], state["app:a"]) == ("a", 1, "y")
+
+
+async def test_what_was_not_kept_cannot_be_asked_for(sessions: DurableSessionService) -> None:
+    """A checkpoint without user and app state says so, and a scope that is none is refused."""
+    session = await sessions.create_session(**SESSION, state=dict(CREATED))
+    point = await sessions.checkpoints.create(session, step="a")
+    assert not point.scoped
+    assert await sessions.checkpoints.state(point.id) == {"step": "a"}
+    with pytest.raises(ConfigurationError, match="scoped=True"):
+        await sessions.checkpoints.restore(point.id, scopes=["user"])
+    with pytest.raises(ConfigurationError, match="temp"):
+        await sessions.checkpoints.restore(point.id, scopes=["temp"])  # type: ignore[list-item]
