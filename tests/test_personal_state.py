@@ -111,7 +111,7 @@ async def _checkpoint(
 
 
 async def test_a_personal_value_comes_back_from_the_log_alone(tmp_path: Path) -> None:
-    """As long as its session is there; afterwards it is absent and reported by its name."""
+    """As long as its session is there; when that has expired it is absent and reported."""
     url = file_url(tmp_path)
     async with DurableSessionService.from_url(url, policy=POLICY) as sessions:
         created = {"resume_text": MARK, "step": "read", "note_public": "kept"}
@@ -128,7 +128,7 @@ async def test_a_personal_value_comes_back_from_the_log_alone(tmp_path: Path) ->
         back = await sessions.get_session(**SESSION)
         assert back is not None
         assert {key: back.state[key] for key in created} == created
-        await sessions.delete_session(**SESSION)
+        await sessions.wrapped.delete_session(**SESSION)
         restored = await sessions.checkpoints.restore(point.id)
         assert restored.missing == ("resume_text",)
         back = await sessions.get_session(**SESSION)
