@@ -149,3 +149,5 @@ class Restored:
     """Keys that the checkpoint knows by reference only, and whose source is gone: absent."""
     state_only: bool
     """Whether the session was gone, so that there is state and no history."""
+    artifacts: dict[str, int | None] = field(default_factory=dict)
+    """The new version of each artifact that was put back; None where the noted one is gone."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, get_args
 
 from adk_memory_ext import sql_checkpoints
@@ -20,17 +21,20 @@ from adk_memory_ext.ids import check_owner, session_identity
 from adk_memory_ext.interruptions import (
     Recover,
     Recovered,
+    artifacts_note,
     closing_events,
     find_interruption,
     preparing_events,
 )
 from adk_memory_ext.records import SessionId
+from adk_memory_ext.restored_artifacts import put_back
 from adk_memory_ext.rewinds import Scope, is_same
 from adk_memory_ext.turn_queue import Turn, TurnQueue, wait
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Container, Mapping, Sequence
 
+    from google.adk.artifacts.base_artifact_service import BaseArtifactService
     from google.adk.events.event import Event
     from google.adk.sessions.base_session_service import GetSessionConfig
     from google.adk.sessions.session import Session
@@ -237,6 +241,7 @@ class Checkpoints:
         app_name: str | None = None,
         user_id: str | None = None,
         scopes: Sequence[Scope] = (),
+        artifacts: BaseArtifactService | None = None,
     ) -> Restored:
         """Brings the session back to a checkpoint; waits for a running turn first.
 
@@ -255,6 +260,9 @@ class Checkpoints:
             user_id: As in `get`.
             scopes: `"user"`, `"app"` or both: that state becomes what it was too, for all sessions
                 that share it. The policy must have had it kept: `CheckpointPolicy(scoped=True)`.
+            artifacts: Where the session's artifacts lie: the versions that the checkpoint noted are
+                saved as new versions, those of the user too where `scopes` has it. None: artifacts
+                stay as they are.
 
         Raises:
             ConfigurationError: When a scope is none, or the checkpoint holds no scoped state.
@@ -274,8 +282,15 @@ class Checkpoints:
                 f"Checkpoint {checkpoint_id} holds no user and no app state;"
                 " CheckpointPolicy(scoped=True) has it kept."
             )
-        async with self._turn(sql_checkpoints.identity_of(stored)):
-            return await self._kept.restore(stored, scopes)
+        session = sql_checkpoints.identity_of(stored)
+        async with self._turn(session):
+            restored = await self._kept.restore(stored, scopes)
+            if artifacts is None:
+                return restored
+            saved = await put_back(artifacts, stored.checkpoint, of_user="user" in scopes)
+            if versions := {name: one for name, one in saved.items() if one is not None}:
+                await self._kept.note(session, artifacts_note(checkpoint_id, versions))
+            return replace(restored, artifacts=saved)
 
     async def fork(
         self,

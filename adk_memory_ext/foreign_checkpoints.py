@@ -241,6 +241,12 @@ class ForeignCheckpoints:
             removed=tuple(key for key in delta if key not in target),
         )
 
+    async def note(self, session: SessionId, event: Event) -> None:
+        """Appends an event without content to the session."""
+        found = await self._service.load(session, _ALL)
+        if found is not None:
+            await self._service.append(found, event)
+
     async def fork(self, stored: StoredCheckpoint, new: SessionId) -> Restored:
         """Creates a new session with the history and the state up to a checkpoint.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from bisect import insort
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
@@ -217,6 +218,16 @@ def _closing_event(call: OpenCall, author: str) -> Event:
         actions=actions,
         content=types.Content(role="user", parts=[types.Part(function_response=answer)]),
         custom_metadata={RECOVERED: True},
+    )
+
+
+def artifacts_note(checkpoint_id: str, versions: Mapping[str, int]) -> Event:
+    """Returns the event that says which versions a restore has put artifacts back as."""
+    return Event(
+        invocation_id=f"restore-{uuid.uuid4()}",
+        author="user",
+        actions=EventActions(artifact_delta=dict(versions)),
+        custom_metadata={RESTORED: checkpoint_id},
     )
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from adk_memory_ext import sql_checkpoints, sql_restores
+from adk_memory_ext import sql_checkpoints, sql_events, sql_restores
+from adk_memory_ext.stored_events import ready_event
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from google.adk.events.event import Event
 
     from adk_memory_ext.checkpoint_records import CheckpointPolicy, CheckpointRequest, Restored
     from adk_memory_ext.records import SessionId
@@ -54,6 +57,11 @@ class OwnCheckpoints:
     async def restore(self, stored: StoredCheckpoint, scopes: Sequence[Scope] = ()) -> Restored:
         """Brings the session back to a checkpoint; the caller has the turn."""
         return await self._database.write(lambda tx: sql_restores.restore(tx, stored, scopes))
+
+    async def note(self, session: SessionId, event: Event) -> None:
+        """Appends an event without content to the session, whoever has seen what of it."""
+        ready = ready_event(event, "refuse").new
+        await self._database.write(lambda tx: sql_events.append_event(tx, session, None, ready))
 
     async def fork(self, stored: StoredCheckpoint, new: SessionId) -> Restored:
         """Stores a new session with the history and the state up to a checkpoint."""

@@ -6,6 +6,8 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from google.adk.artifacts import InMemoryArtifactService
+from google.genai import types
 
 from adk_memory_ext import CheckpointPolicy, ConfigurationError, DurableSessionService
 from adk_memory_ext.service import DurableSessionService as Service
@@ -120,3 +122,53 @@ async def test_what_was_not_kept_cannot_be_asked_for(sessions: DurableSessionSer
         await sessions.checkpoints.restore(point.id, scopes=["user"])
     with pytest.raises(ConfigurationError, match="temp"):
         await sessions.checkpoints.restore(point.id, scopes=["temp"])  # type: ignore[list-item]
+
+
+# --- Artifacts
+
+
+async def saved(
+    sessions: DurableSessionService, artifacts: InMemoryArtifactService, **texts: str
+) -> None:
+    """Saves artifacts as a tool does, with the event that notes their versions."""
+    session = await found(sessions)
+    event = said("saved", author="agent", invocation="s")
+    for name, text in texts.items():
+        part = types.Part(text=text)
+        filename = name.replace("user_", "user:")
+        version = await artifacts.save_artifact(**SESSION, filename=filename, artifact=part)
+        event.actions.artifact_delta[filename] = version
+    await sessions.append_event(session, event)
+
+
+async def newest(artifacts: InMemoryArtifactService, filename: str) -> str | None:
+    """Returns what the newest version of an artifact says."""
+    part = await artifacts.load_artifact(**SESSION, filename=filename)
+    return None if part is None else part.text
+
+
+@pytest.mark.parametrize("backend", [*OURS, *BARE[:3]], ids=lambda b: b.name)
+async def test_artifacts_come_back_as_new_versions(backend: Backend, place: Place) -> None:
+    """Only those that have changed, once; the user's where asked; one that is gone is reported."""
+    artifacts = InMemoryArtifactService()
+    async with opened(backend, place) as sessions:
+        await sessions.create_session(**SESSION)
+        await saved(sessions, artifacts, plan="old", same="same", user_photo="young", lost="x")
+        point = await sessions.checkpoints.create(await found(sessions), step="a")
+        assert point.artifacts == {"plan": 0, "same": 0, "user:photo": 0, "lost": 0}
+        await saved(sessions, artifacts, plan="new", user_photo="old", later="later")
+        await artifacts.delete_artifact(**SESSION, filename="lost")
+
+        restored = await sessions.checkpoints.restore(point.id, artifacts=artifacts)
+
+        assert restored.artifacts == {"plan": 2, "lost": None}
+        assert await newest(artifacts, "plan") == "old"
+        assert await newest(artifacts, "user:photo") == "old"
+        assert await newest(artifacts, "later") == "later"
+        again = await sessions.checkpoints.restore(point.id, artifacts=artifacts)
+        assert (again.event_id, again.artifacts) == (None, {"lost": None})
+        options: dict[str, Any] = {"scopes": ["user"], "artifacts": artifacts}
+        restored = await sessions.checkpoints.restore(point.id, **options)
+        assert restored.artifacts == {"user:photo": 2, "lost": None}
+        after = await sessions.checkpoints.create(await found(sessions), step="b")
+        assert (after.artifacts["plan"], after.artifacts["user:photo"]) == (2, 2)

@@ -364,7 +364,7 @@ async def test_facts_are_read_afresh_after_a_restore(sessions: DurableSessionSer
         await sessions.checkpoints.restore(point.id)
         await say(runner, "after")
         await say(runner, "later")
-        await sessions.delete_session(**SESSION)
+        await sessions.wrapped.delete_session(**SESSION)  # as its expiry does
         latest = await sessions.checkpoints.latest(**OWN)
         assert latest is not None
         await sessions.checkpoints.restore(latest.id)
