@@ -467,6 +467,26 @@ async def test_most_of_a_long_conversation_is_cacheable() -> None:
     assert cacheable(llm.requests) > 0.85
 
 
+@pytest.mark.parametrize("found", [0, 80])
+def test_tools_and_large_turns_are_cacheable_too(found: int) -> None:
+    """Over 200 turns of up to a twentieth of the budget each, 85 % at 75 % budget use."""
+    limits = policy(16_000)
+    contents: list[types.Content] = []
+    requests: list[list[str]] = []
+    used: list[int] = []
+    for number in range(200):
+        contents.append(user(f"question {number}, with some words in it"))
+        if found:
+            contents += use("search", f"{number} found " * found, number)
+        sent = trim_contents(contents, limits)
+        requests.append([content.model_dump_json(exclude_none=True) for content in sent])
+        used.append(sum(map(content_tokens, sent)))
+        contents.append(model("a reply of some length " * 70))
+    full = used[len(used) // 2 :]
+    assert 0.65 < sum(full) / len(full) / 16_000 < 0.85
+    assert cacheable(requests) > 0.85
+
+
 async def test_a_tool_heavy_transcript_saves_nine_tenths() -> None:
     """Over 100 turns with tools at least 89 % of all tokens are saved, pinned answers intact."""
     contents: list[types.Content] = [user("the goal"), *use("agreed", "terms " * 40, 0)]
