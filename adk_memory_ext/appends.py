@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 from weakref import WeakValueDictionary
 
@@ -24,6 +25,7 @@ from adk_memory_ext.watched_state import WatchedState
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+    from datetime import timedelta
 
     from google.adk.events.event import Event
     from google.adk.sessions.base_session_service import BaseSessionService
@@ -61,6 +63,7 @@ class Appends:
         catch_up: Brings a session up to what is stored, in place.
         initial_state: Returns what the wrapped service keeps of a session's state at creation; None
             has each event keep what it is the first to overwrite.
+        ttl: How long after its last write a key lives; None: all for ever.
     """
 
     def __init__(
@@ -73,6 +76,7 @@ class Appends:
         can_remove: bool,
         catch_up: Callable[[Session], Awaitable[bool]],
         initial_state: Callable[[SessionId], Awaitable[dict[str, Any]]] | None,
+        ttl: Callable[[str], timedelta | None] | None,
     ) -> None:
         self._wrapped = wrapped
         self._turns = turns
@@ -81,6 +85,7 @@ class Appends:
         self._can_remove = can_remove
         self._catch_up = catch_up
         self._initial_state = initial_state
+        self._ttl = ttl
         self.checkpoints: MakesCheckpointsLater | None = None
         """What makes the checkpoints that events ask for over a foreign service; None: nothing."""
         self._warned: set[str] = set()
@@ -231,7 +236,13 @@ class Appends:
             await self._catch_up(session)
             kept = None if self._initial_state is None else await self._initial_state(identity)
             target = event.actions.rewind_before_invocation_id or ""
-            delta = rewinding_delta(session, target, kept, can_remove=self._can_remove)
+            delta = rewinding_delta(
+                session,
+                target,
+                kept,
+                can_remove=self._can_remove,
+                has_expired=None if self._ttl is None else self._has_expired,
+            )
             if delta is not None:
                 event.actions.state_delta = delta
             return await self._append(identity, session, event, turn)
@@ -239,6 +250,10 @@ class Appends:
             raise answerable(error) from None
         finally:
             self._turns.forget(turn)
+
+    def _has_expired(self, key: str, written: float) -> bool:
+        life = None if self._ttl is None else self._ttl(key)
+        return life is not None and written + life.total_seconds() <= time.time()
 
 
 def _is_housekeeping(event: Event) -> bool:

@@ -32,14 +32,17 @@ class CheckpointRequest:
     """Ids of domain objects, to be read afresh after a restore."""
 
 
-class KnowsPersonal(Protocol):
-    """What says which keys are personal: a `StatePolicy`."""
+class KnowsKeys(Protocol):
+    """What says which keys are personal, and for how long each lives: a `StatePolicy`."""
 
     def is_personal(self, key: str) -> bool:
         """Whether the value of a key is personal."""
 
     def without_personal(self, text: str, *states: Mapping[str, Any]) -> str:
         """Returns a text in which no personal value of some states stands."""
+
+    def ttl(self, key: str) -> timedelta | None:
+        """Returns how long after its last write a key is returned; None: for ever."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,15 +57,20 @@ class CheckpointPolicy:
     scoped: bool = False
     """Whether user and app state are stored too, for `restore(…, scopes=…)`: those of the moment
     at which the checkpoint is stored."""
-    state_policy: KnowsPersonal | None = None
+    state_policy: KnowsKeys | None = None
     """A `StatePolicy`: its `personal` keys are never stored either, and their values are blacked
-    out in summaries. A service that has a policy puts it here."""
+    out in summaries; what has a `ttl` there is as old after a restore as it was. A service that has
+    a policy puts it here."""
 
     def is_stored(self, key: str) -> bool:
         """Whether the value of a key goes into the checkpoint."""
         if self.state_policy is not None and self.state_policy.is_personal(key):
             return False
         return _matches(key, self.keys) and not _matches(key, self.personal)
+
+    def ttl(self, key: str) -> timedelta | None:
+        """Returns how long after its last write a key is returned; None: for ever."""
+        return None if self.state_policy is None else self.state_policy.ttl(key)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +154,8 @@ class Restored:
     removed: tuple[str, ...]
     """Keys that came after the checkpoint and are gone."""
     missing: tuple[str, ...]
-    """Keys that the checkpoint knows by reference only, and whose source is gone: absent."""
+    """Keys that are absent: those that the checkpoint knows by reference only and whose source is
+    gone, and those that have expired by now."""
     state_only: bool
     """Whether the session was gone, so that there is state and no history."""
     artifacts: dict[str, int | None] = field(default_factory=dict)

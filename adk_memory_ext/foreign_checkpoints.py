@@ -20,7 +20,7 @@ from google.adk.events.event import Event
 from google.adk.events.event_actions import EventActions
 from google.adk.sessions.base_session_service import GetSessionConfig
 
-from adk_memory_ext import sql_checkpoints
+from adk_memory_ext import sql_checkpoints, sql_expiry
 from adk_memory_ext.checkpoint_records import Restored
 from adk_memory_ext.checkpoint_requests import REQUESTS, requests_in
 from adk_memory_ext.errors import (
@@ -184,9 +184,10 @@ class ForeignCheckpoints:
         identity = identity_of(stored)
         session = await self._service.load(identity, _ALL)
         if session is None:
-            target, missing = await self._target(stored, None, scopes)
+            target, missing, times = await self._target(stored, None, scopes)
             await self._begin(identity, stored)
             await self._service.create(identity, target)
+            await self._note_times(identity, times)
             return _restored(stored, identity, missing, changed=tuple(target), state_only=True)
         line = await self._newest_line(identity)
         is_there = line is not None and line.key == stored.line_key
@@ -208,7 +209,8 @@ class ForeignCheckpoints:
         *,
         is_there: bool,
     ) -> Restored:
-        target, missing = await self._target(stored, session if is_there else None, scopes)
+        of = session if is_there else None
+        target, missing, times = await self._target(stored, of, scopes)
         try:
             covered = stored.checkpoint.sequence if is_there else 0
             plan = plan_restore(outline_of(session.events), covered)
@@ -230,6 +232,9 @@ class ForeignCheckpoints:
         is_needed = bool(delta) or not plan.is_empty
         for event in (note, *copies) if is_needed else ():
             await self._service.append(session, event)
+        await self._note_times(
+            identity_of(stored), {key: time for key, time in times.items() if key in delta}
+        )
         return _restored(
             stored,
             identity_of(stored),
@@ -261,7 +266,7 @@ class ForeignCheckpoints:
         session = await self._session_of(stored)
         if session is not None:
             await self._refuse_inconsistent(stored, session)
-        target, missing = await self._target(stored, session, ())
+        target, missing, times = await self._target(stored, session, ())
         log = [] if session is None else session.events
         live = live_positions(outline_of(log), stored.checkpoint.sequence if log else 0)
         await self._begin(new, stored)
@@ -272,6 +277,7 @@ class ForeignCheckpoints:
         except BaseException:
             await self._service.delete(new)
             raise
+        await self._note_times(new, times)
         return _restored(
             stored,
             new,
@@ -333,7 +339,7 @@ class ForeignCheckpoints:
         for end, asked in wanted:
             moment = view.moment(end, done)
             checked = sql_checkpoints.checked(asked)
-            made.append(sql_checkpoints.add(tx, line, checked, self._policy, moment))
+            made.append(sql_checkpoints.add(tx, session, line, checked, self._policy, moment))
             line, done = sql_checkpoints.newest_line(tx, session) or line, end
         return made
 
@@ -404,10 +410,11 @@ class ForeignCheckpoints:
 
     async def _target(
         self, stored: StoredCheckpoint, session: Session | None, scopes: Sequence[Scope]
-    ) -> tuple[dict[str, Any], tuple[str, ...]]:
-        """Returns the state as of the checkpoint, and the keys whose values are gone.
+    ) -> tuple[dict[str, Any], tuple[str, ...], dict[str, int]]:
+        """Returns the state as of the checkpoint, the keys whose values are gone, and the times.
 
         That of `scopes` is there too, with prefixes; what is known by reference stays as it is.
+        What has expired by now is gone; the times are those of the writes of what will expire.
         """
         held, names = await self._database.read(lambda tx: sql_checkpoints.state_at(tx, stored))
         state, by_reference = session_scope(held), session_scope(dict.fromkeys(names))
@@ -422,7 +429,19 @@ class ForeignCheckpoints:
                 initial_state(session.state, log), log[: stored.checkpoint.sequence]
             )
         known = {key: found[key] for key in by_reference if key in found}
-        return {**state, **known}, tuple(key for key in by_reference if key not in found)
+        state |= known
+        ttl = self._policy.ttl
+        times, over = await self._database.read(
+            lambda tx: sql_expiry.times_back(tx, state, stored.times, ttl)
+        )
+        missing = [key for key in by_reference if key not in found]
+        left = {key: value for key, value in state.items() if key not in over}
+        return left, (*missing, *sorted(over)), times
+
+    async def _note_times(self, session: SessionId, times: dict[str, int]) -> None:
+        """Has values that came back expire when they would have."""
+        if times:
+            await self._database.write(lambda tx: sql_expiry.note_times(tx, session, times))
 
 
 def _newest(tx: Transaction, session: SessionId) -> tuple[Line | None, str | None]:

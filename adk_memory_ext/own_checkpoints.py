@@ -56,7 +56,10 @@ class OwnCheckpoints:
 
     async def restore(self, stored: StoredCheckpoint, scopes: Sequence[Scope] = ()) -> Restored:
         """Brings the session back to a checkpoint; the caller has the turn."""
-        return await self._database.write(lambda tx: sql_restores.restore(tx, stored, scopes))
+        policy = self._policy
+        return await self._database.write(
+            lambda tx: sql_restores.restore(tx, stored, policy, scopes)
+        )
 
     async def note(self, session: SessionId, event: Event) -> None:
         """Appends an event without content to the session, whoever has seen what of it."""
@@ -65,7 +68,8 @@ class OwnCheckpoints:
 
     async def fork(self, stored: StoredCheckpoint, new: SessionId) -> Restored:
         """Stores a new session with the history and the state up to a checkpoint."""
-        return await self._database.write(lambda tx: sql_restores.fork(tx, stored, new))
+        policy = self._policy
+        return await self._database.write(lambda tx: sql_restores.fork(tx, stored, new, policy))
 
     async def parent(self, session: SessionId) -> str | None:
         """Returns the checkpoint that a session was made from; None if there is none."""

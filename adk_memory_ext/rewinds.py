@@ -15,7 +15,7 @@ from adk_memory_ext.json_values import Normaliser
 from adk_memory_ext.state_changes import Remove
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from google.adk.events.event import Event
     from google.adk.sessions.session import Session
@@ -38,6 +38,7 @@ def rewinding_delta(
     kept: Mapping[str, Any] | None = None,
     *,
     can_remove: bool = False,
+    has_expired: Callable[[str, float], bool] | None = None,
 ) -> dict[str, Any] | None:
     """Returns the delta that brings session-scope state back to before an invocation.
 
@@ -46,6 +47,8 @@ def rewinding_delta(
         invocation_id: The invocation.
         kept: What is known of the state at creation; the log says the rest.
         can_remove: Whether keys that were not there yet can be removed; else they become None.
+        has_expired: Whether a key that was written at a time (UTC epoch seconds) has expired by
+            now: it does not come back.
 
     Returns:
         The delta; None when the session has no such invocation.
@@ -55,7 +58,17 @@ def rewinding_delta(
     if index is None:
         return None
     initial = initial_state(session.state, events, kept)
-    return restoring_delta(session.state, state_after(initial, events[:index]), can_remove)
+    target = state_after(initial, events[:index])
+    if has_expired is not None:
+        times = _times_of_writes(events[:index])
+        begun = events[0].timestamp
+        target = {k: v for k, v in target.items() if not has_expired(k, times.get(k, begun))}
+    return restoring_delta(session.state, target, can_remove)
+
+
+def _times_of_writes(events: Iterable[Event]) -> dict[str, float]:
+    """Returns when each key was last written, in UTC epoch seconds."""
+    return {key: event.timestamp for event in events for key in event.actions.state_delta}
 
 
 def initial_state(

@@ -137,6 +137,7 @@ class DurableSessionService(BaseSessionService):
             initial_state=(
                 self._lowest.initial_state if isinstance(self._lowest, KeepsInitialState) else None
             ),
+            ttl=policy.ttl if policy is not None and policy.has_ttl else None,
         )
         self.state: Final = ScopedState(wrapped, type(self._lowest).__name__)
         """Changes state from outside a turn."""

@@ -81,6 +81,8 @@ class StoredCheckpoint:
     number: int
     incarnation: int
     salt: str
+    times: dict[str, int]
+    """When keys that expire were written, in UTC epoch microseconds."""
 
 
 def identity_of(stored: StoredCheckpoint) -> SessionId:
@@ -194,7 +196,7 @@ def create(
         app, user = (scope_state(tx, scope, session) for scope in ("app", "user"))
         return merged_state(app, user, dict(values))
 
-    return add(tx, line, request, policy, Moment(rows, values, whole_state))
+    return add(tx, session, line, request, policy, Moment(rows, values, whole_state))
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,8 +211,9 @@ class Moment:
     """Returns that of all scopes, with prefixes."""
 
 
-def add(
+def add(  # noqa: PLR0917
     tx: Transaction,
+    session: SessionId,
     line: Line,
     request: CheckpointRequest,
     policy: CheckpointPolicy,
@@ -256,7 +259,10 @@ def add(
         "specials": json.dumps(specials) if specials else None,
         "is_snapshot": int(is_snapshot),
         "manifest": encode({"set": state} if is_snapshot else _delta(line.state, state)),
-        "details": encode(_details(request, artifacts, last, scoped=policy.scoped)),
+        "details": encode(
+            _details(request, artifacts, last, scoped=policy.scoped)
+            | _times(tx, session, values, policy)
+        ),
     }
     tx.run("insert_checkpoint", parameters)
     return checkpoint_id
@@ -299,6 +305,17 @@ def _details(
     if artifacts:
         details["artifacts"] = dict(artifacts)
     return {**details, "scoped": 1} if scoped else details
+
+
+def _times(
+    tx: Transaction, session: SessionId, state: Mapping[str, Any], policy: CheckpointPolicy
+) -> dict[str, Any]:
+    """Returns when those keys of a state were written that expire, as far as it is noted."""
+    if all(policy.ttl(key) is None for key in state):
+        return {}
+    rows = tx.rows("state_times", session.parameters())
+    times = {key: written for *_owner, key, written in rows if key in state}
+    return {"times": times} if times else {}
 
 
 def _entries(state: Mapping[str, Any], salt: str, policy: CheckpointPolicy) -> dict[str, Entry]:
@@ -370,7 +387,8 @@ def read_row(row: Row) -> StoredCheckpoint:
         format_version=said["format"],
         scoped="scoped" in said,
     )
-    return StoredCheckpoint(checkpoint, line_key, number, incarnation, salt)
+    times = said.get("times", {})
+    return StoredCheckpoint(checkpoint, line_key, number, incarnation, salt, times)
 
 
 def find(tx: Transaction, checkpoint_id: str) -> StoredCheckpoint | None:

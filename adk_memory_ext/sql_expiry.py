@@ -87,6 +87,32 @@ def change_scopes(
     return outcome
 
 
+def times_back(
+    tx: Transaction, state: Iterable[str], written: Mapping[str, int], ttl: Ttl
+) -> tuple[dict[str, int], set[str]]:
+    """Returns when keys of an earlier state were written, and which of them have expired by now.
+
+    Those of which no time was noted are written now: they come back.
+
+    Args:
+        tx: The transaction.
+        state: The keys, also those that never expire.
+        written: The times that were noted, in UTC epoch microseconds.
+        ttl: For how long state lives.
+    """
+    expiring = [key for key in state if ttl(key) is not None]
+    now = clock(tx) if expiring else 0
+    times = {key: written.get(key, now) for key in expiring}
+    over = {key for key, time in times.items() if _is_over(key, time, now, ttl)}
+    return {key: time for key, time in times.items() if key not in over}, over
+
+
+def note_times(tx: Transaction, session: SessionId, times: Mapping[str, int]) -> None:
+    """Notes when keys were written that came back as they were."""
+    for key, written in sorted(times.items()):
+        tx.run("note_state_time", {**_owner(session, key), "written_microseconds": written})
+
+
 def hide_expired(
     tx: Transaction, session: SessionId, state: dict[str, Any], ttl: Ttl | None, prefix: str = ""
 ) -> None:
@@ -196,11 +222,12 @@ def _expired(tx: Transaction, rows: Iterable[tuple[Any, ...]], ttl: Ttl) -> list
     if not rows:
         return []
     now = clock(tx)
-    return [
-        ExpiredKey(*owner)
-        for *owner, written in rows
-        if (life := ttl(owner[3])) is not None and written + life // _MICROSECOND <= now
-    ]
+    return [ExpiredKey(*owner) for *owner, written in rows if _is_over(owner[3], written, now, ttl)]
+
+
+def _is_over(key: str, written: int, now: int, ttl: Ttl) -> bool:
+    life = ttl(key)
+    return life is not None and written + life // _MICROSECOND <= now
 
 
 def _owner(session: SessionId, key: str) -> dict[str, Any]:

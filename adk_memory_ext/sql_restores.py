@@ -15,7 +15,7 @@ from google.adk.errors.already_exists_error import AlreadyExistsError
 from google.adk.events.event import Event
 from google.adk.events.event_actions import EventActions
 
-from adk_memory_ext import sql_checkpoints, sql_events, sql_store
+from adk_memory_ext import sql_checkpoints, sql_events, sql_expiry, sql_store
 from adk_memory_ext.checkpoint_records import Restored
 from adk_memory_ext.errors import CapabilityError, CheckpointInconsistentError
 from adk_memory_ext.interruptions import COPY_OF, RESTORED, special_in
@@ -30,6 +30,7 @@ from adk_memory_ext.stored_events import ready_event, split_changes
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from adk_memory_ext.checkpoint_records import CheckpointPolicy
     from adk_memory_ext.records import SessionId
     from adk_memory_ext.rewinds import Scope
     from adk_memory_ext.sql_checkpoints import StoredCheckpoint
@@ -70,9 +71,16 @@ class _Target:
     scoped: dict[str, Any]
     """The delta that brings user and app state back where that was asked for, with prefixes."""
     missing: tuple[str, ...]
+    times: dict[str, int]
+    """When those keys of it were written that expire."""
 
 
-def restore(tx: Transaction, stored: StoredCheckpoint, scopes: Sequence[Scope] = ()) -> Restored:
+def restore(
+    tx: Transaction,
+    stored: StoredCheckpoint,
+    policy: CheckpointPolicy,
+    scopes: Sequence[Scope] = (),
+) -> Restored:
     """Makes the session's state that of the checkpoint, and hides what came after it.
 
     User and app state too where `scopes` names them.
@@ -87,7 +95,7 @@ def restore(tx: Transaction, stored: StoredCheckpoint, scopes: Sequence[Scope] =
     session = sql_checkpoints.identity_of(stored)
     head = sql_store.locked_head(tx, session)
     if head is None:
-        return _restore_gone(tx, stored, session, scopes)
+        return _restore_gone(tx, stored, session, _target(tx, stored, None, policy, scopes))
     is_there = head.incarnation == stored.incarnation
     if not is_there:
         line = sql_checkpoints.find_line(tx, session, head.incarnation)
@@ -99,14 +107,13 @@ def restore(tx: Transaction, stored: StoredCheckpoint, scopes: Sequence[Scope] =
     # The session that an earlier restore made begins with the state alone.
     log = _verified(tx, stored, session, head) if is_there else _log(tx, session, head)
     covered = log.count(stored.checkpoint.sequence) if is_there else 0
-    target = _target(tx, stored, log if is_there else None, scopes)
+    target = _target(tx, stored, log if is_there else None, policy, scopes)
     return _put_back(tx, stored, log, covered, target)
 
 
 def _restore_gone(
-    tx: Transaction, stored: StoredCheckpoint, session: SessionId, scopes: Sequence[Scope]
+    tx: Transaction, stored: StoredCheckpoint, session: SessionId, target: _Target
 ) -> Restored:
-    target = _target(tx, stored, None, scopes)
     _create(tx, session, stored, target)
     return Restored(
         checkpoint=stored.checkpoint,
@@ -139,6 +146,8 @@ def _put_back(
         if plan.begin is not None:
             note = replace(note, hides_from=log.sequences[plan.begin])
         sql_events.append_event(tx, log.session, None, note)
+        times = {key: written for key, written in target.times.items() if key in delta}
+        sql_expiry.note_times(tx, log.session, times)
         rows = {row[0]: row for row in log.rows(tx, plan.copies)}
         for position in plan.copies:
             copy = _copied(rows[log.sequences[position]], str(uuid.uuid4()), is_copy=True)
@@ -164,7 +173,9 @@ def _removed(delta: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(key for key, value in delta.items() if isinstance(value, Remove))
 
 
-def fork(tx: Transaction, stored: StoredCheckpoint, new: SessionId) -> Restored:
+def fork(
+    tx: Transaction, stored: StoredCheckpoint, new: SessionId, policy: CheckpointPolicy
+) -> Restored:
     """Stores a new session with the history and the state up to the checkpoint.
 
     Event ids are kept, and no delta is applied again: user and app state stay as they are.
@@ -180,7 +191,7 @@ def fork(tx: Transaction, stored: StoredCheckpoint, new: SessionId) -> Restored:
     log: _Log | None = None
     if head is not None and head.incarnation == stored.incarnation:
         log = _verified(tx, stored, session, head)
-    target = _target(tx, stored, log)
+    target = _target(tx, stored, log, policy)
     _create(tx, new, stored, target)
     live: list[int] = []
     if log is not None:
@@ -209,6 +220,9 @@ def _create(tx: Transaction, session: SessionId, stored: StoredCheckpoint, targe
         user_changes=changes["user"],
         session_state=target.state,
     )
+    is_put = {*target.state, *_put(target.scoped)}
+    times = {key: written for key, written in target.times.items() if key in is_put}
+    sql_expiry.note_times(tx, session, times)
     head = sql_store.read_head(tx, session, lock=False)
     if head is not None:
         sql_checkpoints.begin_line(tx, session, head.incarnation, stored.checkpoint)
@@ -339,15 +353,23 @@ def _copied(row: Row, new_id: str, *, is_copy: bool) -> NewEvent:
 
 
 def _target(
-    tx: Transaction, stored: StoredCheckpoint, log: _Log | None, scopes: Sequence[Scope] = ()
+    tx: Transaction,
+    stored: StoredCheckpoint,
+    log: _Log | None,
+    policy: CheckpointPolicy,
+    scopes: Sequence[Scope] = (),
 ) -> _Target:
-    """Returns the state as of the checkpoint; the log is None if it is gone."""
+    """Returns the state as of the checkpoint, but what has expired; the log is None if gone."""
     held, by_reference = sql_checkpoints.state_at(tx, stored)
     known_by_log = list(session_scope(dict.fromkeys(by_reference)))
     found = {}
     if log is not None and known_by_log:
-        rows = log.rows(tx, range(stored.checkpoint.sequence))
+        rows = log.rows(tx, range(log.count(stored.checkpoint.sequence)))
         found = _replayed(sql_store.initial_state(tx, log.session), rows, known_by_log)
+    missing = [key for key in known_by_log if key not in found]
+    held |= found
+    times, over = sql_expiry.times_back(tx, held, stored.times, policy.ttl)
+    held = {key: value for key, value in held.items() if key not in over}
     scoped: dict[str, Any] = {}
     if scopes:
         session = sql_checkpoints.identity_of(stored)
@@ -356,8 +378,11 @@ def _target(
         # What is known by reference only has no log to be read from, and stays.
         left = {key: now[key] for key in by_reference if key in now}
         scoped = restoring_scopes(now, {**held, **left}, scopes, can_remove=True)
-    missing = tuple(key for key in known_by_log if key not in found)
-    return _Target({**session_scope(held), **found}, scoped, missing)
+    gone = {
+        *session_scope(dict.fromkeys(over)),
+        *(k for k in over if k.partition(":")[0] in scopes),
+    }
+    return _Target(session_scope(held), scoped, (*missing, *sorted(gone)), times)
 
 
 def _replayed(
