@@ -23,6 +23,7 @@ from adk_memory_ext.event_times import microseconds
 from adk_memory_ext.log_digests import Stretch, new_salt, next_digest, rebased
 from adk_memory_ext.log_pruning import PRUNED, Log, LogEntry
 from adk_memory_ext.media_references import media_names
+from adk_memory_ext.rewinds import REMOVED
 from adk_memory_ext.sql_events import text_of, with_delta
 from adk_memory_ext.stored_events import ready_event
 
@@ -111,6 +112,60 @@ def delete(
         return doomed
 
     return _remove(tx, session, choose, is_wanted=True)
+
+
+def scrub(tx: Transaction, session: SessionId, keys: Collection[str]) -> list[str]:
+    """Takes the values of some keys out of the log and the state at creation, wherever they stand.
+
+    The events stay. A replay finds the keys absent, until an event that is appended later.
+
+    Args:
+        tx: The transaction.
+        session: The session; one that is gone has nothing to be scrubbed.
+        keys: With their prefixes.
+
+    Returns:
+        JSON texts of what the log held of these keys.
+    """
+    head = sql_store.locked_head(tx, session)
+    if head is None:
+        return []
+    own = {**session.parameters(), "session_key": head.key}
+    texts = _scrub_creation(tx, session, keys)
+    before = _entries(tx, session, head)
+    after = list(before)
+    for at, entry in enumerate(before):
+        delta = entry.actions.get("state_delta") or {}
+        gone = {
+            key: delta[key]
+            for key in keys
+            if key in delta and key not in entry.metadata.get(REMOVED, ())
+        }
+        if not gone:
+            continue
+        texts.append(json.dumps(gone))
+        left = {key: value for key, value in delta.items() if key not in gone}
+        data = {**entry.data, "actions": {**entry.actions, "state_delta": left}}
+        timestamp = data.pop("timestamp", entry.time)
+        parameters = {**own, "event_id": entry.id, "event_data": text_of(tx, data, timestamp)}
+        tx.run("change_event", parameters)
+        stored = tx.rows("event", parameters)[0][0]
+        after[at] = LogEntry(entry.sequence, entry.id, entry.invocation, stored)
+    if after != before:
+        tx.run("note_rewrite", own)
+        line = sql_checkpoints.find_line(tx, session, head.incarnation, lock=True)
+        if line is not None:
+            _rebase(tx, line, before, after)
+    return texts
+
+
+def _scrub_creation(tx: Transaction, session: SessionId, keys: Collection[str]) -> list[str]:
+    initial = sql_store.initial_state(tx, session)
+    gone = {key: initial.pop(key) for key in keys if key in initial}
+    if not gone:
+        return []
+    tx.run("save_initial_state", {**session.parameters(), "state": tx.json(initial)})
+    return [json.dumps(gone)]
 
 
 def _remove(

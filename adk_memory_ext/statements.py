@@ -379,6 +379,9 @@ def _initial_state() -> dict[str, ClauseElement]:
         "insert_initial_state": insert(table).from_select(
             ["session_key", "state"], own_key.add_columns(_given("state", table.c.state.type))
         ),
+        "save_initial_state": update(table)
+        .where(table.c.session_key.in_(own_key))
+        .values(state=_given("state")),
         "delete_initial_state": delete(table).where(table.c.session_key.in_(own_key)),
     }
 

@@ -35,6 +35,11 @@ class Effort:
     turns: tuple[int, int]
     """Turns of the short and of the long conversation that have a checkpoint at each."""
     restore_rounds: int
+    erasure_bytes: int
+    """Size of the database from which a user is erased; of a tenth of it sessions are deleted."""
+    session_events: int
+    """Events in a session of these."""
+    erase_rounds: int
     trimmed_histories: int
     """Random histories that each trimmer gets."""
     growing_turns: int
@@ -64,6 +69,9 @@ FULL: Final = Effort(
     facts_many=1_000_000,
     turns=(300, 3_000),
     restore_rounds=15,
+    erasure_bytes=1_000_000_000,
+    session_events=1_000,
+    erase_rounds=3,
     trimmed_histories=300,
     growing_turns=100,
     profile_seconds=15,
@@ -85,6 +93,9 @@ QUICK: Final = Effort(
     facts_many=100_000,
     turns=(300, 1_000),
     restore_rounds=5,
+    erasure_bytes=100_000_000,
+    session_events=200,
+    erase_rounds=2,
     trimmed_histories=60,
     growing_turns=100,
     profile_seconds=4,
@@ -106,6 +117,9 @@ TINY: Final = Effort(
     facts_many=200,
     turns=(5, 12),
     restore_rounds=1,
+    erasure_bytes=900_000,
+    session_events=4,
+    erase_rounds=1,
     trimmed_histories=6,
     growing_turns=8,
     profile_seconds=0.3,

@@ -15,6 +15,7 @@ from benchmarks import postgresql
 from benchmarks.appends import measure_appends, measure_concurrency
 from benchmarks.checkpoints import measure_checkpoints
 from benchmarks.contenders import CONCURRENT, SERVER, SQLITE, installed
+from benchmarks.erasures import measure_erasures
 from benchmarks.histories import measure_histories
 from benchmarks.listings import measure_listings
 from benchmarks.long_turns import measure_long_turns
@@ -41,6 +42,7 @@ PARTS: Final = {
     "profile_facts": "facts about users, SQLite",
     "trimmers": "trimmers over random histories",
     "checkpoints": "a checkpoint at every turn, SQLite",
+    "erasure": "a person erased, a session deleted, SQLite",
     "postgresql-append": "one conversation, PostgreSQL",
     "postgresql-concurrent": "many conversations at once, PostgreSQL",
     "profile": "where the time of an append goes",
@@ -58,6 +60,7 @@ _ON_FILE: Final[dict[str, Callable[..., Awaitable[Measured]]]] = {
     "profile_facts": measure_profile_facts,
     "trimmers": measure_trimmers,
     "checkpoints": measure_checkpoints,
+    "erasure": measure_erasures,
     "profile": profile_appends,
 }
 """Those that need no server."""

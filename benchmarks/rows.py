@@ -16,6 +16,7 @@ from benchmarks.contenders import (
     OURS_NORMAL,
     Contender,
 )
+from benchmarks.erasures import DELETE, ERASE, ERASE_WITH_HIT
 from benchmarks.histories import TAIL
 from benchmarks.listings import PAGE
 from benchmarks.long_turns import SHORT, WINDOW, WINDOWED
@@ -125,6 +126,7 @@ def rows(effort: Effort) -> list[Row]:
         *_turn_rows(),
         *_fact_rows(effort),
         *_checkpoint_rows(effort),
+        *_erasure_rows(effort),
         *_postgresql_rows(effort),
     ]
 
@@ -340,6 +342,26 @@ def _checkpoint_rows(effort: Effort) -> list[Row]:
             ours=ours(RESTORE, many, f"{many:,} turns"),
             kind="time",
             must=50,
+        ),
+    ]
+
+
+def _erasure_rows(effort: Effort) -> list[Row]:
+    size = f"{effort.erasure_bytes / 1_000_000:,.0f} MB"
+    return [
+        Row(
+            title=f"erasing a person, a hundredth of {size}, verified",
+            theirs=Side(contender=OURS, quantity=ERASE_WITH_HIT, words="with residue to remove"),
+            ours=Side(contender=OURS, quantity=ERASE, words="without"),
+            kind="time",
+            must=2_000,
+        ),
+        Row(
+            title=f"deleting a session of {effort.session_events:,} events, of a tenth of that",
+            theirs=Side(contender=ADK, quantity=DELETE),
+            ours=Side(contender=OURS, quantity=DELETE),
+            kind="cost",
+            must=3,
         ),
     ]
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 from google.adk.sessions.database_session_service import DatabaseSessionService
 
-from benchmarks import checkpoints, machine
+from benchmarks import checkpoints, erasures, machine
 from benchmarks.__main__ import main
 from benchmarks.adk_stores import APP
 from benchmarks.contenders import ADK, OPENAI, OURS, SQLITE, installed
@@ -96,6 +96,15 @@ def test_each_contender_has_a_value_for_every_round(results: Results) -> None:
         assert len(values) == TINY.append_rounds
         assert min(values) > 0
         assert "synchronous=" in results.measured.noted("durability", contender.name)
+
+
+def test_erasures_are_measured_with_and_without_residue(results: Results) -> None:
+    """A person is erased from a database of many, and a session deleted beside plain ADK."""
+    measured = results.measured
+    assert measured.has(erasures.ERASE, OURS.name)
+    assert measured.has(erasures.ERASE_WITH_HIT, OURS.name)
+    assert measured.has(erasures.DELETE, OURS.name, ADK.name)
+    assert measured.noted(erasures.ERASE, OURS.name).startswith(f"{TINY.session_events} events")
 
 
 def test_checkpoints_are_measured_beside_the_log(results: Results) -> None:

@@ -13,12 +13,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import or_, select
 
-from adk_memory_ext import expired_state, sql_checkpoints, sql_facts, sql_pruning, sql_store
+from adk_memory_ext import (
+    expired_state,
+    sql_checkpoints,
+    sql_expiry,
+    sql_facts,
+    sql_pruning,
+    sql_store,
+)
 from adk_memory_ext.erasure import stored_rows
 from adk_memory_ext.erasure.jobs import Deleted
 from adk_memory_ext.erasure.pruning import deleted_events
 from adk_memory_ext.erasure.subjects import Subject
 from adk_memory_ext.event_times import MICROSECONDS
+from adk_memory_ext.exact_match import IsExactly
 from adk_memory_ext.facts import Owner
 from adk_memory_ext.records import SessionId
 from adk_memory_ext.schema import (
@@ -166,19 +174,38 @@ def delete_histories(
 
 
 def delete_state(tx: Transaction, rows: list[ExpiredKey], ttl: Ttl) -> Deleted:
-    """Deletes expired values of one owner from its state."""
+    """Deletes expired values of one owner from its state, and from the logs that set them.
+
+    What an app's state held stays in the logs of its users.
+    """
     first = rows[0]
     session = SessionId(first.app_name, first.user_id, first.session_id)
     scope = "session" if first.session_id else "user" if first.user_id else "app"
+    still = sql_expiry.expired(tx, session, ttl)
+    keys = [row.key for row in rows if row.key in still]
+    # Sessions are locked first, as everywhere.
+    logs = {"session": [session], "user": _sessions_of(tx, session), "app": []}[scope]
+    texts = [text for one in logs for text in sql_pruning.scrub(tx, one, keys)]
     before = _state(tx, scope, session)
     removed = expired_state.remove(tx, rows, ttl)
     after = _state(tx, scope, session)
     gone = {key: value for key, value in before.items() if key not in after}
     return Deleted(
-        [json.dumps(gone)],
+        [*texts, json.dumps(gone)],
         {STATE: removed},
         [first.app_name, first.user_id, first.session_id, *gone],
     )
+
+
+def _sessions_of(tx: Transaction, owner: SessionId) -> list[SessionId]:
+    """Returns the sessions of a user, in the order in which others lock them."""
+    link = memext_sessions.c
+    rows = tx.connection.execute(
+        select(link.app_name, link.user_id, link.session_id)
+        .where(IsExactly(link.app_name, owner.app_name), IsExactly(link.user_id, owner.user_id))
+        .order_by(link.session_id)
+    )
+    return [SessionId(*row) for row in rows]
 
 
 def _state(tx: Transaction, scope: str, session: SessionId) -> dict[str, Any]:

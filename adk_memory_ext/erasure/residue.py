@@ -8,6 +8,7 @@ bytes stand in a live row too. Standard library only: it runs in a process of it
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 from bisect import bisect_right
@@ -28,25 +29,88 @@ _STRIDE: Final = 4
 _CHUNK: Final = 1 << 20
 _LARGEST_SET: Final = 1_500_000
 """Windows in memory at once, some 100 bytes each."""
+_ZEROS: Final = re.compile(b"\\0{8,}")
+_PADDED: Final = re.compile(rb"(?:[^\0]\0){5}|(?:\0[^\0]){5}")
+"""What stands in any 12 bytes of ASCII as UTF-16."""
 ENOUGH: Final = 16
 """Values with residue after which the search ends: all of it has to go anyway."""
 
 
-def forms(value: str) -> frozenset[bytes]:
-    """Returns how a text may have been stored: bare, and inside JSON text of both kinds."""
+def forms(value: str) -> tuple[frozenset[bytes], frozenset[bytes]]:
+    """Returns how a text may have been stored: bare, and inside JSON text of both kinds.
+
+    The second set is UTF-16 of ASCII, of which every other byte is zero: bytes that have nothing of
+    that kind need not be searched for it.
+    """
     texts = {
         value,
         json.dumps(value)[1:-1],
         json.dumps(value, ensure_ascii=False)[1:-1],
     }
-    return frozenset(
-        text.encode(encoding, "surrogatepass") for text in texts for encoding in ENCODINGS
-    )
+    found: tuple[set[bytes], set[bytes]] = set(), set()
+    for text in texts:
+        is_padded = text.isascii() and "\0" not in text
+        for encoding in ENCODINGS:
+            where = found[is_padded and encoding != ENCODINGS[0]]
+            where.add(text.encode(encoding, "surrogatepass"))
+    return frozenset(found[0]), frozenset(found[1])
 
 
 def is_searchable(value: str) -> bool:
     """Whether a text is long enough to be told from chance."""
     return len(value.encode("utf-8", "surrogatepass")) >= SHORTEST
+
+
+class _Forms:
+    """Forms of values side by side, each with zeros behind it, and which value each is of."""
+
+    def __init__(self, owned: Iterable[tuple[int, bytes]]) -> None:
+        known = [(owner, form) for owner, form in owned if len(form) >= SHORTEST]
+        self._owners: Final = [owner for owner, _form in known]
+        self._lengths: Final = [len(form) for _owner, form in known]
+        self._starts: Final = list(accumulate(map(_room, self._lengths), initial=0))
+        self._blob: Final = b"".join(form.ljust(_room(len(form)), b"\0") for _owner, form in known)
+        is_small = len(self._blob) // _STRIDE <= _LARGEST_SET
+        self._set: Final = set(_aligned(self._blob)) if is_small else None
+        self._places: Final[dict[int, list[int]]] = {}
+
+    def common_windows(self, chunk: bytes) -> set[int]:
+        """Returns the windows that stand in a chunk too, wherever they stand there."""
+        if not self._blob:
+            return set()
+        if self._set is not None:
+            known = self._set
+            return {
+                window for view in _everywhere(chunk) for window in known.intersection(view)
+            } - {0}
+        present = {window for view in _everywhere(chunk) for window in view}
+        return present.intersection(_aligned(self._blob)) - {0}
+
+    def find(self, windows: set[int]) -> None:
+        """Looks for windows among the forms: once for all of them, as there are many forms."""
+        windows = windows - self._places.keys()
+        if not windows:
+            return
+        for offset, view in ((0, _view(self._blob)), (_STRIDE, _view(self._blob, _STRIDE))):
+            found = [(at, window) for at, window in enumerate(view) if window in windows]
+            for at, window in found:
+                self._places.setdefault(window, []).append(8 * at + offset)
+
+    def pieces(self, window: int) -> dict[bytes, set[int]]:
+        """Returns the pieces of forms that hold a window which was found, each with its owners."""
+        owners: dict[bytes, set[int]] = {}
+        for place in self._places.get(window, ()):
+            number = bisect_right(self._starts, place) - 1
+            start, length = self._starts[number], self._lengths[number]
+            for piece in _pieces(self._blob, place, start, start + length, min(PIECE, length)):
+                owners.setdefault(piece, set()).add(self._owners[number])
+        return owners
+
+    def windows_of(self, owners: set[int]) -> Iterator[int]:
+        """Gives the windows of some values."""
+        for number, owner in enumerate(self._owners):
+            if owner in owners:
+                yield from _aligned(self._blob[self._starts[number] : self._starts[number + 1]])
 
 
 class ResidueSearch:
@@ -73,18 +137,9 @@ class ResidueSearch:
         self.gave_up = False
         """Whether there was too much to look at, so that anything may be left."""
         self.searched_bytes = 0
-        owned = [
-            (index, form)
-            for index, value in enumerate(values)
-            for form in sorted(forms(value))
-            if len(form) >= SHORTEST
-        ]
-        self._owners: Final = [index for index, _form in owned]
-        self._lengths: Final = [len(form) for _index, form in owned]
-        self._starts: Final = list(accumulate(map(_room, self._lengths), initial=0))
-        self._blob: Final = b"".join(form.ljust(_room(len(form)), b"\0") for _index, form in owned)
-        self._windows: Final = len(self._blob) // _STRIDE
-        self._set: Final = set(_aligned(self._blob)) if self._windows <= _LARGEST_SET else None
+        self._values: Final = values
+        self._forms: Final = self._made(padded=False)
+        self._padded: _Forms | None = None
         self._is_live: Final = is_live
         self._verdicts: Final[dict[bytes, bool]] = {}
         self._done: Final[set[int]] = set()
@@ -96,42 +151,41 @@ class ResidueSearch:
         """Searches the regions."""
         for chunk in _chunks(regions):
             self.searched_bytes += len(chunk)
-            for window in sorted(self._common_windows(chunk)):
-                if len(self.residue) >= ENOUGH or self._is_late():
-                    return
-                if window not in self._done:
-                    self._examine(chunk, window.to_bytes(8, sys.byteorder))
-            if self._is_late():
+            self._search(chunk, self._forms)
+            if _PADDED.search(chunk):
+                if self._padded is None:
+                    self._padded = self._made(padded=True)
+                self._search(chunk, self._padded)
+            if len(self.residue) >= ENOUGH or self._is_late():
                 return
+
+    def _made(self, *, padded: bool) -> _Forms:
+        return _Forms(
+            (index, form)
+            for index, value in enumerate(self._values)
+            for form in sorted(forms(value)[padded])
+        )
+
+    def _search(self, chunk: bytes, known: _Forms) -> None:
+        windows = known.common_windows(chunk)
+        known.find(windows)
+        for window in sorted(windows):
+            if len(self.residue) >= ENOUGH or self._is_late():
+                return
+            if window not in self._done:
+                self._examine(chunk, known, window)
 
     def _is_late(self) -> bool:
         if self._deadline is not None and time.monotonic() > self._deadline:
             self.gave_up = True
         return self.gave_up
 
-    def _common_windows(self, chunk: bytes) -> set[int]:
-        """Returns the windows of values that stand in a chunk, wherever they stand there."""
-        if not self._blob:
-            return set()
-        if self._set is not None:
-            known = self._set
-            return {
-                window for view in _everywhere(chunk) for window in known.intersection(view)
-            } - {0}
-        present = {window for view in _everywhere(chunk) for window in view}
-        return present.intersection(_aligned(self._blob)) - {0}
-
-    def _examine(self, chunk: bytes, window: bytes) -> None:
+    def _examine(self, chunk: bytes, known: _Forms, window: int) -> None:
         """Judges the pieces around a window that a value and a chunk share."""
-        owners: dict[bytes, set[int]] = {}
-        for place in _places(self._blob, window):
-            number = bisect_right(self._starts, place) - 1
-            start, length = self._starts[number], self._lengths[number]
-            for piece in _pieces(self._blob, place, start, start + length, min(PIECE, length)):
-                owners.setdefault(piece, set()).add(self._owners[number])
+        owners = known.pieces(window)
         lengths = {len(piece) for piece in owners}
         there: set[bytes] = set()
-        for place in _places(chunk, window):
+        for place in _places(chunk, window.to_bytes(8, sys.byteorder)):
             for length in lengths:
                 there.update(_pieces(chunk, place, 0, len(chunk), length))
         for piece in owners.keys() & there:
@@ -146,10 +200,9 @@ class ResidueSearch:
     def _note(self, owners: set[int]) -> None:
         """Counts values as residue; no other piece of theirs needs a look."""
         self.residue.update(owners)
-        for number, owner in enumerate(self._owners):
-            if owner in owners:
-                form = self._blob[self._starts[number] : self._starts[number + 1]]
-                self._done.update(_aligned(form))
+        for known in (self._forms, self._padded):
+            if known is not None:
+                self._done.update(known.windows_of(owners))
 
 
 def _room(length: int) -> int:
@@ -157,10 +210,15 @@ def _room(length: int) -> int:
     return (length + 8) // 8 * 8
 
 
+def _view(blob: bytes, offset: int = 0) -> memoryview:
+    """Returns the windows at every 8th byte from an offset on; the blob is of whole windows."""
+    return memoryview(blob[offset : len(blob) - offset]).cast("Q")
+
+
 def _aligned(blob: bytes) -> Iterator[int]:
     """Gives the windows at every 4th byte."""
-    yield from memoryview(blob).cast("Q")
-    yield from memoryview(blob[_STRIDE : len(blob) - _STRIDE]).cast("Q")
+    yield from _view(blob)
+    yield from _view(blob, _STRIDE)
 
 
 def _everywhere(chunk: bytes) -> Iterator[memoryview]:
@@ -183,14 +241,24 @@ def _pieces(text: bytes, place: int, start: int, end: int, length: int) -> Itera
 
 
 def _chunks(regions: Iterable[bytes]) -> Iterator[bytes]:
-    """Gives the regions with zeros between them, about a mebibyte at once."""
+    """Gives the regions with zeros between them, about a mebibyte at once.
+
+    No value holds eight zeros: where there are more in a row, they are left out.
+    """
     parts: list[bytes] = []
     size = 0
     for region in regions:
-        parts.append(region)
-        size += len(region) + 8
+        for part in _ZEROS.split(region):
+            if len(part) >= SHORTEST:
+                parts.append(part)
+                size += len(part) + 8
         if size >= _CHUNK:
-            yield bytes(8).join(parts)
+            yield _joined(parts)
             parts, size = [], 0
     if parts:
-        yield bytes(8).join(parts)
+        yield _joined(parts)
+
+
+def _joined(parts: Sequence[bytes]) -> bytes:
+    """Returns parts with zeros between and around them, as there were."""
+    return bytes(8).join([b"", *parts, b""])

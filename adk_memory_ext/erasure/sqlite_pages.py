@@ -23,10 +23,11 @@ _MAGIC: Final = b"SQLite format 3\x00"
 _LOCK_BYTE: Final = 1 << 30
 _INDEX_INTERIOR, _TABLE_INTERIOR, _INDEX_LEAF, _TABLE_LEAF = 2, 5, 10, 13
 _TREE_PAGES: Final = frozenset({_INDEX_INTERIOR, _TABLE_INTERIOR, _INDEX_LEAF, _TABLE_LEAF})
-_INTERIOR: Final = frozenset({_INDEX_INTERIOR, _TABLE_INTERIOR})
 _MOST_PAGES: Final = 0x0200_0000
 """From here on the page number at the start of an overflow page may look like a b-tree page's."""
 _READ_AT_ONCE: Final = 1 << 20
+_CELL_POINTERS: Final = {_INDEX_INTERIOR: 12, _TABLE_INTERIOR: 12, _INDEX_LEAF: 8, _TABLE_LEAF: 8}
+"""Where the pointers to a page's cells begin, by its kind."""
 
 
 class MalformedFileError(Exception):
@@ -69,27 +70,64 @@ class SlackReader:
             _INDEX_LEAF: in_index,
             _INDEX_INTERIOR: in_index,
         }
+        # The first byte of a length that may be too long for the page (a varint, 7 bits a byte).
+        self._suspicious: Final = {
+            kind: 0x80 | most >> 7 if most < 1 << 14 else 0x81
+            for kind, most in self._most_local.items()
+        }
         self._least_local: Final = (self._usable - 12) * 32 // 255 - 23
         self._free: Final = dict(self._free_list(trunk))
+        self._is_plain: Final = self._usable == self.page_size and not largest_root
+        """Whether there are neither reserved bytes nor pointer maps, as mostly."""
+        self._zeros: Final = bytes(self._usable)
+        self._unusual: Final = self._free.keys() | {1, _LOCK_BYTE // self.page_size + 1}
         self._chains: Final[dict[int, int]] = {}
         self._next: Final[dict[int, int]] = {}
 
     def __iter__(self) -> Iterator[bytes]:
         """Gives the regions that are not all zero, without the zeros around them."""
-        for number, page in self._all_pages():
+        for number, page in self._unclean_pages():
             for region in self._slack_of(number, page):
                 stripped = region.strip(b"\0")
                 if len(stripped) >= SHORTEST:
                     yield stripped
+        if self._next:  # there are overflow pages
+            for number, page in self._all_pages():
+                self._note_overflows_of(number, page)
         yield from self._overflow_tails()
 
+    def _unclean_pages(self) -> Iterator[tuple[int, bytes]]:
+        """Gives the pages but those of trees whose slack is one gap of zeros, as of most it is."""
+        size, zeros, pointers = self.page_size, self._zeros, _CELL_POINTERS
+        heads = struct.Struct(f">BHHH{size - 7}x")
+        for first, block in self._blocks():
+            for index, (kind, free, count, content) in enumerate(heads.iter_unpack(block)):
+                begin = index * size
+                if kind in pointers and not free and count and self._is_plain:
+                    end, cells = begin + pointers[kind] + 2 * count, begin + content
+                    number = first + index
+                    if (
+                        end <= cells <= begin + size
+                        and block[end:cells] == zeros[: cells - end]
+                        and number not in self._unusual
+                        and number <= self.pages
+                    ):
+                        continue
+                yield first + index, block[begin : begin + size]
+
     def _all_pages(self) -> Iterator[tuple[int, bytes]]:
+        size = self.page_size
+        for first, block in self._blocks():
+            for index in range(len(block) // size):
+                yield first + index, block[index * size : (index + 1) * size]
+
+    def _blocks(self) -> Iterator[tuple[int, bytes]]:
+        """Gives whole pages together, and the number of the first of them."""
         size = self.page_size
         at_once = max(1, _READ_AT_ONCE // size)
         for first in range(0, self._stored, at_once):
             block = os.pread(self._file, at_once * size, first * size)
-            for index in range(len(block) // size):
-                yield first + index + 1, block[index * size : (index + 1) * size]
+            yield first + 1, block[: len(block) // size * size]
 
     def _page(self, number: int) -> bytes:
         if not 1 <= number <= self._stored:
@@ -140,7 +178,7 @@ class SlackReader:
         start = _HEADER if number == 1 else 0
         kind = page[start]
         free, count, content = struct.unpack_from(">HHH", page, start + 1)
-        pointers = start + (12 if kind in _INTERIOR else 8)
+        pointers = start + _CELL_POINTERS[kind]
         end = pointers + 2 * count
         content = content or 65_536
         if not end <= content <= self._usable:
@@ -152,15 +190,27 @@ class SlackReader:
                 raise MalformedFileError(f"the freeblocks of page {number} are broken")
             yield page[free + 4 : free + size]
             free = following
-        if kind != _TABLE_INTERIOR:
-            self._note_overflows(page, kind, struct.unpack_from(f">{count}H", page, pointers))
+
+    def _note_overflows_of(self, number: int, page: bytes) -> None:
+        """Notes what overflows of the cells of a tree's page."""
+        if (
+            number > self.pages
+            or number in self._free
+            or number == _LOCK_BYTE // self.page_size + 1
+            or self._is_pointer_map(number)
+        ):
+            return
+        start = _HEADER if number == 1 else 0
+        kind, _free, count = struct.unpack_from(">BHH", page, start)
+        if kind in _TREE_PAGES and kind != _TABLE_INTERIOR:
+            places = start + _CELL_POINTERS[kind]
+            self._note_overflows(page, kind, struct.unpack_from(f">{count}H", page, places))
 
     def _note_overflows(self, page: bytes, kind: int, cells: tuple[int, ...]) -> None:
         """Notes the first overflow page of each cell that has one, and how much lies beyond."""
         most = self._most_local[kind]
         skip = 4 if kind == _INDEX_INTERIOR else 0
-        # The first byte of a length that may be too long for the page (a varint, 7 bits a byte).
-        suspicious = 0x80 | most >> 7 if most < 1 << 14 else 0x81
+        suspicious = self._suspicious[kind]
         for cell in cells:
             if cell + skip >= len(page) or page[cell + skip] < suspicious:
                 continue

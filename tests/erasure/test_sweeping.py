@@ -19,13 +19,14 @@ from adk_memory_ext import (
     DurableSessionService,
     NewFact,
     Provenance,
+    Pruning,
     RetentionPolicy,
     StatePolicy,
     StateRule,
 )
-from adk_memory_ext.erasure import verifying
+from adk_memory_ext.erasure import ledger, verifying
 from adk_memory_ext.errors import ConfigurationError
-from conversation import said
+from conversation import replay, said
 from forks import context
 from residues import residue
 from servers import HANG_SECONDS
@@ -157,7 +158,13 @@ async def test_expired_state_goes_for_good(tmp_path: Path) -> None:
     policy = StatePolicy(rules=[StateRule("draft", ttl=DAY), StateRule("user:tea", ttl=DAY)])
     async with DurableSessionService.from_url(url_of(tmp_path), policy=policy) as sessions:
         await talk(sessions, "one")
-        before = (await sessions.list_sessions(**ANN)).sessions[0].last_update_time
+        (session,) = (await sessions.list_sessions(**ANN)).sessions
+        loaded = await sessions.get_session(**ANN, session_id=session.id)
+        assert loaded is not None
+        event = said("on", state={"draft": f"{WORDS} again", "user:tea": 77_777, "kept": 1})
+        await sessions.append_event(loaded, event)
+        await sessions.checkpoints.create(loaded, step="drafted")
+        before = loaded.last_update_time
         await age(sessions, 2 * DAY)
         dry = await sessions.erasure.sweep(RetentionPolicy(), dry_run=True)
         swept = await sessions.erasure.sweep(RetentionPolicy())
@@ -165,7 +172,16 @@ async def test_expired_state_goes_for_good(tmp_path: Path) -> None:
         after = (await sessions.list_sessions(**ANN)).sessions[0].last_update_time
         assert after - before < 0.1
         assert (await sessions.erasure.sweep(RetentionPolicy())).counts == {}
-    assert residue(tmp_path / "sessions.db", [f"{WORDS} in one"], sqlite3) == []
+        stored = await sessions.get_session(**ANN, session_id="one")
+        assert stored is not None
+        assert replay(stored.events)["kept"] == 1
+        assert "user:tea" not in stored.state
+        # The checkpoint covers the log as it is now, and goes by its own rule.
+        assert (await sessions.checkpoints.latest(**ANN)) is not None
+        await sessions.checkpoints.delete(**ANN, session_id="one")
+        await sessions.erasure.erase_session(**ANN, session_id="other")
+    gone = [f"{WORDS} in one", f"{WORDS} again", '"user:tea": 77777']
+    assert residue(tmp_path / "sessions.db", gone, sqlite3) == []
 
 
 async def test_a_dry_run_says_what_would_go(sessions: DurableSessionService) -> None:
@@ -262,39 +278,90 @@ async def test_two_processes_sweep_at_once(
         assert total == 120
 
 
-def killed_before_verifying(folder: str) -> None:
-    """Sweeps and is killed when the rows are gone."""
+PRUNE: Final = RetentionPolicy(history=Pruning(older_than=timedelta(0)))
 
-    async def kill(*_arguments: Any, **_options: Any) -> None:
-        os.kill(os.getpid(), signal.SIGKILL)
+
+def kill_itself(*_arguments: Any, **_options: Any) -> Any:
+    """Ends the process at once."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def killed(folder: str, policy: RetentionPolicy, step: str) -> None:
+    """Sweeps and is killed: inside of the transaction, or when the rows are gone."""
 
     async def run() -> None:
         async with DurableSessionService.from_url(f"sqlite:///{folder}/sessions.db") as sessions:
-            vars(verifying)["clean"] = kill
-            await sessions.erasure.sweep(IDLE, now=later(31))
+            if step == "deleting":
+                vars(ledger)["begin_behind_deletion"] = kill_itself
+            else:
+                vars(verifying)["clean"] = kill_itself
+            await sessions.erasure.sweep(policy, now=later(31))
 
     asyncio.run(run())
 
 
-async def test_a_killed_sweep_is_finished(tmp_path: Path) -> None:
-    """`kill -9` between the deletion and its verification: the next start rewrites the file."""
+@pytest.mark.parametrize("step", ["deleting", "verifying"])
+@pytest.mark.parametrize("policy", [IDLE, PRUNE], ids=["expiry", "pruning"])
+async def test_a_killed_sweep_is_finished(
+    policy: RetentionPolicy, step: str, tmp_path: Path
+) -> None:
+    """`kill -9` leaves all or nothing of a batch; what is gone is verified by the next start."""
     async with DurableSessionService.from_url(url_of(tmp_path)) as sessions:
         for number in range(5):
             await talk(sessions, f"idle-session-{number}")
-    process = context().Process(target=killed_before_verifying, args=(str(tmp_path),))
+            session = await sessions.get_session(**ANN, session_id=f"idle-session-{number}")
+            assert session is not None
+            await sessions.append_event(session, said("so long", invocation="i-2"))
+    process = context().Process(target=killed, args=(str(tmp_path), policy, step))
     process.start()
     process.join(HANG_SECONDS)
     assert process.exitcode == -signal.SIGKILL
     process.close()
     async with DurableSessionService.from_url(url_of(tmp_path)):
         pass  # which finishes what was left
+    events = 10 if policy is IDLE else 5
     async with DurableSessionService.from_url(url_of(tmp_path)) as sessions:
-        (receipt,) = await sessions.erasure.receipts()
-        assert receipt.verified
-        assert receipt.counts["events"] == 5
-        assert any("lost" in reason for reason in receipt.not_checked)
-        assert await ids(sessions) == []
-    assert residue(tmp_path / "sessions.db", [WORDS, "idle-session-3"], sqlite3) == []
+        receipts = await sessions.erasure.receipts()
+        swept = await sessions.erasure.sweep(policy, now=later(31))
+        if step == "deleting":
+            assert receipts == []
+            assert swept.counts["events"] == events
+        else:
+            assert [receipt.counts["events"] for receipt in receipts] == [events]
+            assert any("lost" in reason for reason in receipts[0].not_checked)
+            assert swept.counts == {}
+        assert all(receipt.verified for receipt in (*receipts, *swept.receipts))
+        assert len(await ids(sessions)) == (0 if policy is IDLE else 5)
+    assert residue(tmp_path / "sessions.db", [f"{WORDS} idle-session-3"], sqlite3) == []
+
+
+async def test_an_export_shows_what_an_erasure_deletes(sessions: DurableSessionService) -> None:
+    """Also of a log that was pruned and robbed, of checkpoints of a gone session, and of facts."""
+    for name in ("pruned", "gone"):
+        session = await sessions.create_session(**ANN, session_id=name, state={"draft": WORDS})
+        for number in range(4):
+            event = said(f"{name} {number}", invocation=f"i-{number}", state={"user:n": number})
+            await sessions.append_event(session, event)
+        await sessions.checkpoints.create(session, step="four")
+    await sessions.profiles.save(NewFact(key="dietary", value="vegetarian"), **ANN)
+    await sessions.profiles.save(NewFact(key="dietary", value="vegan"), **ANN)
+    pruned = await sessions.get_session(**ANN, session_id="pruned")
+    assert pruned is not None
+    await sessions.history.prune(pruned, older_than=timedelta(0), keep=3)
+    await sessions.history.delete(pruned, invocation_id="i-2")
+    last = await sessions.get_session(**ANN, session_id="pruned")
+    assert last is not None
+    await sessions.append_event(last, said("in use", at=later(2)))
+    await sessions.erasure.sweep(RetentionPolicy(session_idle=DAY), now=later(2))
+    assert await ids(sessions) == ["pruned"]
+    document = await sessions.erasure.export_user(**ANN)
+    plan = await sessions.erasure.plan_user(**ANN)
+    receipt = await sessions.erasure.erase_user(**ANN)
+    shown = {name: len(rows) for name, rows in document["stores"].items()}
+    assert shown == {name: plan.counts[name] for name in shown}
+    assert shown == {name: receipt.counts[name] for name in shown}
+    assert shown["events"] > 0
+    assert not any((await sessions.erasure.export_user(**ANN))["stores"].values())
 
 
 @pytest.mark.parametrize(
