@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from adk_memory_ext.event_copies import Copier, copier_of, without_collection
+from adk_memory_ext.event_copies import Copier, model_copier, without_collection
 from adk_memory_ext.stored_events import decode_event
 from adk_memory_ext.untouched_events import untouched
 
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 _EVENT_BYTES: Final = 6_000
 """What an event in memory takes besides its text (measured: 5 KB of objects, 1 KB of copiers)."""
 _TEXT_FACTOR: Final = 2
+_NESTED: Final = 100
+"""Brackets of a text that may be nested too deeply to be copied as it is."""
 
 
 @dataclass(slots=True)
@@ -38,12 +40,14 @@ class _Cached:
     """An event that nobody but the cache holds."""
 
     event: Event
-    copier: Copier
     size: int
+    copier: Copier | None = None
+    """Made with the first copy: most events are never copied."""
 
     def copy(self) -> Event:
-        """Returns an event that shares nothing with any other."""
-        copied: Event = self.copier(self.event)
+        """Returns an event that shares nothing with any other; not for two threads at once."""
+        copier = self.copier = self.copier or model_copier(self.event)
+        copied: Event = copier(self.event)
         return copied
 
 
@@ -58,6 +62,8 @@ class CachedSession:
     whole_up_to: int = 0
     """The sequence up to which every event is here; 0 if some are missing from the beginning."""
     size: int = 0
+    was_kept: bool = False
+    """Whether others may hold it too."""
     used: float = field(default_factory=time.monotonic)
     """When it was last asked for, in seconds of a clock that only goes on."""
 
@@ -121,7 +127,10 @@ class EventCache:
             if known is not None:
                 last = rows[-1][0] if rows else known
                 entry.whole_up_to = max(entry.whole_up_to, last)
+            is_mine = not entry.was_kept
             self._keep(session, entry)
+            if is_mine and not entry.was_kept:
+                return [cached.event for cached in (*before, *found)]
             return untouched([*before, *found])
 
     def forget(self, session: SessionId) -> None:
@@ -157,6 +166,7 @@ class EventCache:
         self._drop(session)
         if entry.size > self._most_bytes:
             return
+        entry.was_kept = True
         self._entries[session] = entry
         self._size += entry.size
         while self._size > self._most_bytes:
@@ -173,15 +183,14 @@ def _cached(entry: CachedSession, session: SessionId, sequence: int, text: str) 
     cached = entry.events.get(sequence)
     if cached is None:
         event = decode_event(text, session.session_id)
-        size = _EVENT_BYTES + _TEXT_FACTOR * len(text)
-        try:
-            copier = copier_of(event)
-        except RecursionError:  # plain ADK stores what is nested more deeply than we do
-            copier = None
-        again = partial(_decoded_again, session=session, text=text)
-        cached = _Cached(event, copier or again, size)
+        cached = _Cached(event, _EVENT_BYTES + _TEXT_FACTOR * len(text))
+        if text.count("{") + text.count("[") > _NESTED:
+            try:
+                cached.copier = model_copier(event)
+            except RecursionError:  # plain ADK stores what is nested more deeply than we do
+                cached.copier = partial(_decoded_again, session=session, text=text)
         entry.events[sequence] = cached
-        entry.size += size
+        entry.size += cached.size
     return cached
 
 

@@ -44,7 +44,7 @@ def copier_of(value: Any) -> Copier | None:
     if kind is set and all(type(item) in _IMMUTABLE for item in value):
         return set.copy
     if isinstance(value, BaseModel):
-        return _model_copier(value)
+        return model_copier(value)
     return copy.deepcopy
 
 
@@ -81,7 +81,7 @@ def _list_copier(value: list[Any]) -> Copier:
     return copied
 
 
-def _model_copier(model: BaseModel) -> Copier:
+def model_copier(model: BaseModel) -> Copier:
     """Returns what copies a model as pydantic's own `__copy__` does, and what it holds too."""
     kind = type(model)
     inner = _mutable(model.__dict__.items())

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
 _HELD: Final = ("__dict__", "__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__")
 """All that an instance of a pydantic model holds, and what pydantic's own `__copy__` copies."""
-_SOURCE: Final = "__pydantic_private__"
-"""Where an untouched event keeps what it will be copied from."""
+_COPIES: Final = "__pydantic_private__"
+_INDEX: Final = "__pydantic_extra__"
+"""Where an untouched event keeps which copy of which load it will be."""
 _MOST_AHEAD: Final = 256
 
 _new: Final = object.__new__
@@ -87,7 +88,8 @@ def untouched(originals: Sequence[Original]) -> list[Event]:
     events: list[Event] = []
     for index in range(len(originals)):
         event = _new(UntouchedEvent)
-        _put(event, _SOURCE, (copies, index))
+        _put(event, _COPIES, copies)
+        _put(event, _INDEX, index)
         events.append(event)
     return events
 
@@ -96,8 +98,7 @@ def _touch(event: Event) -> None:
     with _touching:
         if type(event) is not UntouchedEvent:
             return  # another thread was first
-        copies, index = _get(event, _SOURCE)
-        copied = copies.take(index)
+        copied = _get(event, _COPIES).take(_get(event, _INDEX))
         for name in _HELD:
             _put(event, name, getattr(copied, name))
         # Last: from here on others look at it without asking.

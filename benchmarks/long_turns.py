@@ -21,6 +21,7 @@ from adk_memory_ext import DurableSessionService, Window
 from benchmarks.adk_stores import APP, open_adk, open_ours
 from benchmarks.histories import seed_history
 from benchmarks.rounds import Measured, in_turns
+from benchmarks.workload import AUTHOR
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -32,13 +33,16 @@ if TYPE_CHECKING:
     from benchmarks.effort import Effort
 
 SHORT: Final = 20
-WINDOW: Final = 120
-WINDOWED: Final = "adk_memory_ext, window"
+WINDOW: Final = 20
+LARGE_WINDOW: Final = 120
+WINDOWED: Final = f"adk_memory_ext, window of {WINDOW}"
+LARGE_WINDOWED: Final = f"adk_memory_ext, window of {LARGE_WINDOW}"
 WHOLE: Final = "adk_memory_ext"
 ADK_WHOLE: Final = "ADK"
 ADK_FILTER: Final = "ADK, ContextFilterPlugin"
 ADK_TAIL: Final = "ADK, get_session_config"
 _MILLISECONDS: Final = 1_000
+_GROWING: Final = 100
 
 
 class _Tool(BaseLlm):
@@ -77,7 +81,7 @@ class _Setup:
         plugins: list[BasePlugin] = []
         if self.filtered:
             plugins.append(ContextFilterPlugin(num_invocations_to_keep=5))
-        agent = LlmAgent(name="agent", model=_Tool(), tools=[look_up])
+        agent = LlmAgent(name=AUTHOR, model=_Tool(), tools=[look_up])
         runner = Runner(
             app=App(name=APP, root_agent=agent, plugins=plugins), session_service=self.service
         )
@@ -93,6 +97,10 @@ class _Setup:
         if len(events) != 3:  # call, answer, words
             raise AssertionError(f"a turn with {len(events)} events")
         return elapsed * _MILLISECONDS
+
+
+def _windowed(ours: DurableSessionService, events: int) -> _Setup:
+    return _Setup(DurableSessionService(ours.wrapped, window=Window(events=events)))
 
 
 async def measure_long_turns(
@@ -114,12 +122,10 @@ async def measure_long_turns(
             for length in lengths:
                 await seed_history(service, f"turn-{length}", length)
         step(0.5)
-        windowed = DurableSessionService(
-            ours.wrapped if isinstance(ours, DurableSessionService) else ours,
-            window=Window(events=WINDOW),
-        )
+        assert isinstance(ours, DurableSessionService)  # noqa: S101  # for the type checker
         setups = {
-            WINDOWED: _Setup(windowed),
+            WINDOWED: _windowed(ours, WINDOW),
+            LARGE_WINDOWED: _windowed(ours, LARGE_WINDOW),
             WHOLE: _Setup(ours),
             ADK_WHOLE: _Setup(adk),
             ADK_FILTER: _Setup(adk, filtered=True),
@@ -128,7 +134,11 @@ async def measure_long_turns(
         turns = [f"{name}/{length}" for name in setups for length in lengths]
         for number, turn in in_turns(turns, effort.history_rounds):
             name, _, events = turn.partition("/")
-            value = await setups[name].turn(f"turn-{events}")
+            session = f"turn-{events}"
+            if int(events) <= _GROWING:  # which a few turns would make another length
+                session = f"{session}-{name}-{number}"
+                await seed_history(setups[name].service, session, int(events))
+            value = await setups[name].turn(session)
             measured.add(f"turn_ms/{events}", name, value)
             step(0.5 + (number + 1) / effort.history_rounds / 2)
     return measured

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 SEED: Final = 20_260_101
 EVENT_BYTES: Final = 1_700
 """Size of one event as the JSON that ADK stores."""
+AUTHOR: Final = "coach"
 STATE_KEYS: Final = 3
 """Keys of the session's state that each event changes."""
 
@@ -47,7 +48,7 @@ class Message:
         """Returns the message as ADK's event."""
         return Event(
             id=self.id,
-            author="coach",
+            author=AUTHOR,
             invocation_id=f"e-{self.id}",
             timestamp=self.time,
             content=types.Content(role="model", parts=[types.Part(text=self.text)]),

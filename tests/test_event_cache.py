@@ -276,8 +276,9 @@ async def test_without_a_cache_nothing_is_kept() -> None:
         DurableSessionService.from_url(cache_bytes=-1)
     async with DurableSessionService.from_url(cache_bytes=0) as sessions:
         session = await filled(sessions)
-        assert (await loaded(sessions)).events == session.events
-        assert (await loaded(sessions)).events == session.events
+        one, other = await loaded(sessions), await loaded(sessions)
+        assert one.events == other.events == session.events
+        assert share_nothing(one.events, other.events)
         assert len(cache_of(sessions)) == 0
 
 
@@ -327,9 +328,29 @@ def test_a_session_larger_than_the_cache_is_handed_out_and_not_kept() -> None:
     cache = EventCache(50_000)
     small = SessionId("app", "user", "small")
     cache.events(small, cache.entry(small, 1, 1), rows(2), known=0)
-    assert len(cache.events(SESSION, cache.entry(SESSION, 1, 1), rows(50), known=0)) == 50
+    one, other = (
+        cache.events(SESSION, cache.entry(SESSION, 1, 1), rows(50), known=0) for _load in range(2)
+    )
+    assert len(one) == len(other) == 50
+    assert share_nothing(one, other)
     assert cache.entry(SESSION, 1, 1).whole_up_to == 0
     assert cache.entry(small, 1, 1).whole_up_to == 2
+
+
+def test_a_session_that_outgrows_the_cache_is_shared_by_nobody() -> None:
+    """Who had it while it was kept, and who has it since, hold nothing in common."""
+    cache = EventCache(50_000)
+    log = rows(50)
+    entry = cache.entry(SESSION, 1, 1)
+    kept = cache.events(SESSION, entry, log[:3], known=0)
+    assert cache.entry(SESSION, 1, 1) is entry
+    grown = cache.events(SESSION, entry, log[3:], known=3)
+    assert cache.entry(SESSION, 1, 1).whole_up_to == 0
+    late = cache.events(SESSION, entry, [], known=50)
+    assert [len(kept), len(grown), len(late)] == [3, 50, 50]
+    assert share_nothing(kept, grown)
+    assert share_nothing(grown, late)
+    assert share_nothing(kept, late)
 
 
 def test_who_reads_an_earlier_moment_gets_no_later_event() -> None:
