@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from fastapi import Request, Response
     from google.adk.artifacts.base_artifact_service import BaseArtifactService
 
+    from adk_memory_ext.rewinds import Scope
+
 _STATUS: Final[dict[type[Exception], int]] = {
     CheckpointNotFoundError: status.HTTP_404_NOT_FOUND,
     SessionNotFoundError: status.HTTP_404_NOT_FOUND,
@@ -55,6 +57,13 @@ class Rewind(BaseModel):
 
     rewind_before_invocation_id: str
     """The invocation from which on everything is hidden, as `Runner.rewind_async` takes it."""
+
+
+class Restore(BaseModel):
+    """What is to come back besides the session's own state."""
+
+    user_state: bool = False
+    """The user's state too, for all of their sessions; the checkpoint must hold it."""
 
 
 class Fork(BaseModel):
@@ -84,7 +93,8 @@ def checkpoint_router(
         authorize: A FastAPI dependency, plain or asynchronous, that returns the id of the user on
             whose behalf the request comes, from its token or cookie. With another id than that of
             the path, or None, the answer is 403. It may raise `HTTPException(401)` itself.
-        artifact_service: Where a rewind brings artifacts back too; None leaves them as they are.
+        artifact_service: Where a rewind, a restore and a fork bring artifacts back too; None leaves
+            them as they are.
         on_busy: What a rewind or restore does that finds a turn running: `reject()`, the default,
             answers 409 at once, `wait(…)` waits.
 
@@ -196,12 +206,25 @@ class _Routes:
                 rewind_before_invocation_id=where.rewind_before_invocation_id,
             )
 
-    async def restore(self, app_name: str, user_id: str, checkpoint_id: str) -> Restored:
+    async def restore(
+        self, app_name: str, user_id: str, checkpoint_id: str, what: Restore | None = None
+    ) -> Restored:
         """Brings the checkpoint's session back to it; again, nothing happens."""
-        checkpoints = self._sessions.checkpoints
-        point = await checkpoints.get(checkpoint_id, app_name=app_name, user_id=user_id)
+        owner = {"app_name": app_name, "user_id": user_id}
+        point = await self._sessions.checkpoints.get(checkpoint_id, **owner)
+        scopes: tuple[Scope, ...] = ("user",) if what and what.user_state else ()
+        if scopes and not point.scoped:
+            raise HTTPException(
+                status.HTTP_422_UNPROCESSABLE_CONTENT, "The checkpoint holds no user state."
+            )
         await self._require_no_turn(SessionId(app_name, user_id, point.session_id))
-        return await checkpoints.restore(checkpoint_id, app_name=app_name, user_id=user_id)
+        return await self._sessions.checkpoints.restore(
+            checkpoint_id,
+            app_name=app_name,
+            user_id=user_id,
+            scopes=scopes,
+            artifacts=self._artifact_service,
+        )
 
     async def fork(
         self, app_name: str, user_id: str, checkpoint_id: str, named: Fork | None = None
@@ -212,6 +235,7 @@ class _Routes:
             named.new_session_id if named else None,
             app_name=app_name,
             user_id=user_id,
+            artifacts=self._artifact_service,
         )
 
     async def _require_no_turn(self, session: SessionId) -> None:

@@ -288,9 +288,7 @@ class Checkpoints:
             if artifacts is None:
                 return restored
             saved = await put_back(artifacts, stored.checkpoint, of_user="user" in scopes)
-            if versions := {name: one for name, one in saved.items() if one is not None}:
-                await self._kept.note(session, artifacts_note(checkpoint_id, versions))
-            return replace(restored, artifacts=saved)
+            return await self._with_artifacts(restored, session, saved)
 
     async def fork(
         self,
@@ -299,6 +297,7 @@ class Checkpoints:
         *,
         app_name: str | None = None,
         user_id: str | None = None,
+        artifacts: BaseArtifactService | None = None,
     ) -> Restored:
         """Starts a new session of the same user with the history and the state of a checkpoint.
 
@@ -311,6 +310,9 @@ class Checkpoints:
             new_session_id: The id of the new session; None for a random one.
             app_name: As in `get`.
             user_id: As in `get`.
+            artifacts: Where the session's artifacts lie: the versions that the checkpoint noted are
+                saved in the fork too. None: it has none of its own. What the service raises passes
+                through, and the fork is there.
 
         Returns:
             What was done; `session_id` is that of the fork.
@@ -325,7 +327,20 @@ class Checkpoints:
         new_id = str(uuid.uuid4()) if new_session_id is None else new_session_id
         stored = await self._store.read(lambda tx: _found(tx, checkpoint_id, app_name, user_id))
         of = stored.checkpoint
-        return await self._kept.fork(stored, session_identity(of.app_name, of.user_id, new_id))
+        new = session_identity(of.app_name, of.user_id, new_id)
+        forked = await self._kept.fork(stored, new)
+        if artifacts is None:
+            return forked
+        saved = await put_back(artifacts, of, of_user=False, fork_id=new_id)
+        return await self._with_artifacts(forked, new, saved)
+
+    async def _with_artifacts(
+        self, restored: Restored, session: SessionId, saved: dict[str, int | None]
+    ) -> Restored:
+        """Has the log say which versions were saved."""
+        if versions := {name: one for name, one in saved.items() if one is not None}:
+            await self._kept.note(session, artifacts_note(restored.checkpoint.id, versions))
+        return replace(restored, artifacts=saved)
 
     async def parent(self, *, app_name: str, user_id: str, session_id: str) -> str | None:
         """Returns the id of the checkpoint that a session was forked or made from; None if none."""

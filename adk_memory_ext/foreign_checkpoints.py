@@ -28,7 +28,7 @@ from adk_memory_ext.errors import (
     CheckpointInconsistentError,
     StoreUnavailableError,
 )
-from adk_memory_ext.interruptions import COPY_OF, RESTORED, outline_of
+from adk_memory_ext.interruptions import COPY_OF, FORKED, RESTORED, outline_of
 from adk_memory_ext.log_digests import Fault, first_fault
 from adk_memory_ext.rewind_marks import UnhideableError, live_positions, plan_restore
 from adk_memory_ext.rewinds import (
@@ -273,7 +273,11 @@ class ForeignCheckpoints:
         made = await self._service.create(new, target)
         try:
             for place in live:
-                await self._service.append(made, _copied(log[place], is_copy=False))
+                event = _copied(log[place], is_copy=False)
+                if place == live[-1]:
+                    forked = {FORKED: stored.checkpoint.id}
+                    event.custom_metadata = (event.custom_metadata or {}) | forked
+                await self._service.append(made, event)
         except BaseException:
             await self._service.delete(new)
             raise

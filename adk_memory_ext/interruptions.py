@@ -26,6 +26,8 @@ RESTORED: Final = "memext_restored"
 """Where the `custom_metadata` of an event names the checkpoint that was restored there."""
 COPY_OF: Final = "memext_copy_of"
 """Where the `custom_metadata` of an event names the event that it repeats behind a restore."""
+FORKED: Final = "memext_forked"
+"""Where the `custom_metadata` of the last event that a fork begins with names its checkpoint."""
 
 _MARKS: Final = ('"rewind_before_invocation_id"', f'"{RESTORED}"', f'"{COPY_OF}"')
 _OUTCOME_UNKNOWN: Final = {
@@ -232,10 +234,10 @@ def artifacts_note(checkpoint_id: str, versions: Mapping[str, int]) -> Event:
 
 
 def needs_fresh_facts(events: Sequence[Event]) -> bool:
-    """Whether a restore or a recovery is newer than everything that an agent has said."""
+    """Whether a restore, a fork or a recovery is newer than all that an agent has said there."""
     for event in reversed(events):
         metadata = event.custom_metadata or {}
-        if RESTORED in metadata or RECOVERED in metadata:
+        if not metadata.keys().isdisjoint((RESTORED, RECOVERED, FORKED)):
             return True
         if event.content and event.author != "user" and COPY_OF not in metadata:
             return False

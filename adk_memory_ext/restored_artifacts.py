@@ -13,7 +13,11 @@ _OF_USER: Final = "user:"
 
 
 async def put_back(
-    service: BaseArtifactService, checkpoint: Checkpoint, *, of_user: bool
+    service: BaseArtifactService,
+    checkpoint: Checkpoint,
+    *,
+    of_user: bool,
+    fork_id: str | None = None,
 ) -> dict[str, int | None]:
     """Saves the noted version of each artifact whose newest version is another one.
 
@@ -23,6 +27,7 @@ async def put_back(
         service: Where the artifacts lie.
         checkpoint: Notes their versions.
         of_user: Whether those that all sessions of the user share are put back too.
+        fork_id: The session to save them in; None for that of the checkpoint.
 
     Returns:
         The new version of each artifact that was saved, None for one whose noted version is gone.
@@ -38,6 +43,7 @@ async def put_back(
             "filename": name,
         }
         noted = await service.load_artifact(**owner, version=version)
+        owner["session_id"] = fork_id or checkpoint.session_id
         if noted is None:
             done[name] = None
         elif await service.load_artifact(**owner) != noted:

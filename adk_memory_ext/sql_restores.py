@@ -18,7 +18,7 @@ from google.adk.events.event_actions import EventActions
 from adk_memory_ext import sql_checkpoints, sql_events, sql_expiry, sql_store
 from adk_memory_ext.checkpoint_records import Restored
 from adk_memory_ext.errors import CapabilityError, CheckpointInconsistentError
-from adk_memory_ext.interruptions import COPY_OF, RESTORED, special_in
+from adk_memory_ext.interruptions import COPY_OF, FORKED, RESTORED, special_in
 from adk_memory_ext.json_values import Normaliser
 from adk_memory_ext.log_digests import Fault, first_fault
 from adk_memory_ext.rewind_marks import Outline, UnhideableError, live_positions, plan_restore
@@ -150,7 +150,7 @@ def _put_back(
         sql_expiry.note_times(tx, log.session, times)
         rows = {row[0]: row for row in log.rows(tx, plan.copies)}
         for position in plan.copies:
-            copy = _copied(rows[log.sequences[position]], str(uuid.uuid4()), is_copy=True)
+            copy = _copied(rows[log.sequences[position]], str(uuid.uuid4()))
             sql_events.append_event(tx, log.session, None, copy)
     return Restored(
         checkpoint=stored.checkpoint,
@@ -197,7 +197,9 @@ def fork(
     if log is not None:
         live = live_positions(log.outline, log.count(stored.checkpoint.sequence))
     for row in log.rows(tx, live) if log is not None else ():
-        sql_events.append_event(tx, new, None, _copied(row, row[1], is_copy=False))
+        is_last = log is not None and row[0] == log.sequences[live[-1]]
+        forked = stored.checkpoint.id if is_last else None
+        sql_events.append_event(tx, new, None, _copied(row, row[1], forked=forked))
     return Restored(
         checkpoint=stored.checkpoint,
         session_id=new.session_id,
@@ -321,8 +323,11 @@ def _note(
     )
 
 
-def _copied(row: Row, new_id: str, *, is_copy: bool) -> NewEvent:
-    """Returns the same event without its delta; as a copy it has an id and a time of its own."""
+def _copied(row: Row, new_id: str, *, forked: str | None = None) -> NewEvent:
+    """Returns the same event without its delta; as a copy it has an id and a time of its own.
+
+    `forked` is the checkpoint of a fork that begins with it and all before it.
+    """
     _sequence, event_id, invocation_id, text = row
     data: dict[str, Any] = json.loads(text or "{}")
     timestamp = float(data.pop("timestamp", None) or time.time())
@@ -331,9 +336,11 @@ def _copied(row: Row, new_id: str, *, is_copy: bool) -> NewEvent:
     actions.pop("state_delta", None)
     metadata = dict(data.get("custom_metadata") or {})
     metadata.pop(REMOVED, None)
-    if is_copy:
+    if new_id != event_id:
         timestamp = time.time()
         metadata.setdefault(COPY_OF, event_id)
+    if forked is not None:
+        metadata[FORKED] = forked
     data |= {"actions": actions, "custom_metadata": metadata}
     if not metadata:
         del data["custom_metadata"]

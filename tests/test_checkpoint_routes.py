@@ -18,7 +18,13 @@ from google.adk.events.event_actions import EventActions
 from google.adk.sessions.in_memory_session_service import InMemorySessionService
 from google.genai import types
 
-from adk_memory_ext import ConfigurationError, DurableSessionService, checkpoint_router, wait
+from adk_memory_ext import (
+    CheckpointPolicy,
+    ConfigurationError,
+    DurableSessionService,
+    checkpoint_router,
+    wait,
+)
 from adk_server import AdkProject
 from conversation import said, texts
 from people import OWN, SESSION, echo, running, say
@@ -141,6 +147,34 @@ async def test_a_session_is_rewound(sessions: DurableSessionService) -> None:
     letter = await artifacts.load_artifact(**SESSION, filename="letter")
     assert letter is not None
     assert letter.text == "version 0"
+
+
+async def test_user_state_and_artifacts_come_back_where_asked() -> None:
+    """The user's state by option, artifacts where the router knows them, app state never."""
+    artifacts = InMemoryArtifactService()
+    policy = CheckpointPolicy(scoped=True)
+    async with DurableSessionService.from_url("", checkpoint_policy=policy) as sessions:
+        session = await sessions.create_session(**SESSION, state={"user:u": 1, "app:a": 1})
+        points = []
+        for text, delta in (("old", {"step": 1}), ("new", {"user:u": 2, "app:a": 2})):
+            part = types.Part(text=text)
+            version = await artifacts.save_artifact(**SESSION, filename="letter", artifact=part)
+            actions = EventActions(artifact_delta={"letter": version}, state_delta=delta)
+            event = Event(author="agent", invocation_id=text, actions=actions)
+            await sessions.append_event(session, event)
+            points.append(await sessions.checkpoints.create(session, step=text))
+        path = f"{PATH}/checkpoints/{points[0].id}"
+        async with calling(serving(sessions, artifact_service=artifacts)) as client:
+            await client.post(f"{path}/restore")
+            assert (await stored(sessions)).state["user:u"] == 2
+            await client.post(f"{path}/restore", json={"user_state": True})
+            state = (await stored(sessions)).state
+            assert (state["user:u"], state["app:a"]) == (1, 2)
+            fork = (await client.post(f"{path}/fork")).json()["session_id"]
+        for session_id in ("session", fork):
+            letter = await artifacts.load_artifact(**OWN, session_id=session_id, filename="letter")
+            assert letter is not None
+            assert letter.text == "old"
 
 
 # --- Who may
@@ -299,6 +333,7 @@ async def test_what_does_not_exist_is_not_found(sessions: DurableSessionService)
         ("checkpoints/{point}/fork", {"new_session_id": {"my": "secret"}}),
         ("sessions/session/rewind", {"rewind_before": "my secret"}),
         ("sessions/session/rewind", "my secret"),
+        ("checkpoints/{point}/restore", {"user_state": True}),  # it holds none
     ],
 )
 async def test_what_has_no_meaning_is_unprocessable(

@@ -172,3 +172,29 @@ async def test_artifacts_come_back_as_new_versions(backend: Backend, place: Plac
         assert restored.artifacts == {"user:photo": 2, "lost": None}
         after = await sessions.checkpoints.create(await found(sessions), step="b")
         assert (after.artifacts["plan"], after.artifacts["user:photo"]) == (2, 2)
+
+
+@pytest.mark.parametrize("backend", [*OURS, *BARE[:3]], ids=lambda b: b.name)
+async def test_a_fork_takes_artifacts_along(backend: Backend, place: Place) -> None:
+    """The versions that the checkpoint noted, in the fork; those of the user are shared anyway."""
+    artifacts = InMemoryArtifactService()
+    async with opened(backend, place) as sessions:
+        await sessions.create_session(**SESSION)
+        await saved(sessions, artifacts, plan="old", user_photo="young", lost="x")
+        point = await sessions.checkpoints.create(await found(sessions), step="a")
+        await saved(sessions, artifacts, plan="new", later="later")
+        await artifacts.delete_artifact(**SESSION, filename="lost")
+
+        fork = await sessions.checkpoints.fork(point.id, "fork", artifacts=artifacts)
+
+        assert fork.artifacts == {"plan": 0, "lost": None}
+        names = await artifacts.list_artifact_keys(**OWN, session_id="fork")
+        assert sorted(names) == ["plan", "user:photo"]
+        plan = await artifacts.load_artifact(**OWN, session_id="fork", filename="plan")
+        assert plan is not None
+        assert plan.text == "old"
+        assert await newest(artifacts, "plan") == "new"
+        session = await sessions.get_session(**OWN, session_id="fork")
+        assert session is not None
+        again = await sessions.checkpoints.create(session, step="again")
+        assert again.artifacts["plan"] == 0

@@ -374,6 +374,26 @@ async def test_facts_are_read_afresh_after_a_restore(sessions: DurableSessionSer
     assert '{"ring": 7}' in str(requests[1].config.system_instruction)
 
 
+@pytest.mark.parametrize("words", [["gifts?"], ["gifts?", "a ring"], []])
+async def test_facts_are_read_afresh_in_a_fork(
+    words: list[str], sessions: DurableSessionService
+) -> None:
+    """What was true at the checkpoint may not be true any more: once, whoever spoke last there."""
+    session = await sessions.create_session(**SESSION, state={"candidates": ["ring"]})
+    for author, word in zip(("user", "agent"), words, strict=False):
+        await sessions.append_event(session, said(word, author=author))
+    point = await sessions.checkpoints.create(session, step="filtered")
+    await sessions.checkpoints.fork(point.id, "fork")
+    again = await sessions.checkpoints.fork(point.id, "other")
+    agent, requests = reader()
+    plugin = MemoryPlugin(recovery=Recovery(on_restore=[stock]))
+    async with running(sessions, agent, plugins=[plugin]) as runner:
+        for session_id in ("fork", "fork", "session", again.session_id):
+            await say(runner, "now", session_id)
+    told = ['{"ring": 7}' in str(request.config.system_instruction) for request in requests]
+    assert told == [True, False, False, True]
+
+
 class Looking(Reader):
     """Looks once with a tool, and then answers."""
 
