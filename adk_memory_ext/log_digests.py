@@ -60,8 +60,10 @@ def beginning(salt: str) -> str:
 
 def next_digest(salt: str, digest: str, log: Iterable[tuple[int, str, str]]) -> str:
     """Returns the digest of a log with more events: sequences, ids and stored texts, in order."""
-    texts = "".join([f"{len(id_)}:{id_}{len(text)}:{text}" for _sequence, id_, text in log])
-    return sha256(f"{salt}{digest}{texts}".encode()).hexdigest()[:_LENGTH]
+    hashed = sha256(f"{salt}{digest}".encode())
+    for _sequence, event_id, text in log:
+        hashed.update(f"{len(event_id)}:{event_id}{len(text)}:{text}".encode())
+    return hashed.hexdigest()[:_LENGTH]
 
 
 def marks_of(salt: str, log: Iterable[tuple[int, str, str]]) -> str:
@@ -91,11 +93,15 @@ def first_fault(
     """
     digest, begin = beginning(salt), 0
     for stretch in stretches:
-        end, expected, _marks = stretch
+        end, expected, marks = stretch
         if end > begin:
-            events = list(islice(log, stretch.size))
+            size = len(marks) // MARK
+            events = list(islice(log, size))
             digest = extended(salt, digest, events)
-            if digest != expected or not _ends_right(stretch, begin, events):
+            last = events[-1][0] if events else begin
+            # Of a whole stretch, rising sequences of this number that end there are all of them.
+            ends_right = last == end or (last < end and size < end - begin)
+            if len(events) < size or digest != expected or not ends_right:
                 return _fault_in(salt, stretch, begin, events)
             begin = end
     return None
@@ -104,15 +110,6 @@ def first_fault(
 def extended(salt: str, digest: str, log: Sequence[tuple[int, str, str]]) -> str:
     """Returns `next_digest`; the same digest where nothing came or is left."""
     return next_digest(salt, digest, log) if log else digest
-
-
-def _ends_right(stretch: Stretch, begin: int, events: Sequence[tuple[int, str, str]]) -> bool:
-    """Whether events by rising sequence are all of a stretch."""
-    if len(events) < stretch.size:
-        return False
-    last = events[-1][0] if events else begin
-    # Of a whole stretch, rising sequences of this number that end there are all of them.
-    return last <= stretch.sequence if stretch.is_pruned(begin) else last == stretch.sequence
 
 
 def rebased(
