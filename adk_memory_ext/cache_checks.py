@@ -57,9 +57,11 @@ class CacheChecks:
         self._task = asyncio.ensure_future(self._check_and_go_on())
 
     async def _check_and_go_on(self) -> None:
-        await self.check()
-        self._loop = None
-        self.go_on()
+        try:
+            await self.check()
+        finally:
+            self._loop = None
+            self.go_on()
 
     async def check(self) -> None:
         """Keeps nothing of sessions that are stored no more; nothing at all if nobody can tell."""
@@ -76,10 +78,10 @@ class CacheChecks:
 
     async def close(self) -> None:
         """Looks no more."""
-        if self._timer is not None:
-            self._timer.cancel()
         task, self._task = self._task, None
         if task is not None and task.get_loop() is asyncio.get_running_loop() and not task.done():
             task.cancel()
             await asyncio.wait([task])
+        if self._timer is not None:  # last: what was cancelled has set it anew
+            self._timer.cancel()
         self._timer = self._loop = None

@@ -135,6 +135,28 @@ async def test_where_nobody_can_tell_nothing_is_kept(
     assert len(cache) == 1
 
 
+async def test_an_error_of_any_kind_ends_no_checks(
+    sessions: DurableSessionService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next look is taken all the same."""
+    cache = await kept(sessions, "one")
+    failures: list[BaseException | None] = []
+    asyncio.get_running_loop().set_exception_handler(
+        lambda _loop, context: failures.append(context.get("exception"))
+    )
+
+    async def broken(*_anything: object) -> object:
+        raise ZeroDivisionError
+
+    assert isinstance(sessions.wrapped, SqlSessionService)
+    with monkeypatch.context() as cut:
+        cut.setattr(sessions.wrapped.database, "read", broken)
+        await until(lambda: bool(failures))
+    assert {type(failure) for failure in failures} == {ZeroDivisionError}
+    monkeypatch.setattr(cache_checks, "IDLE_SECONDS", 0.0)
+    await until(lambda: len(cache) == 0)
+
+
 async def test_many_sessions_are_looked_at_together(
     sessions: DurableSessionService, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,6 +20,7 @@ from adk_memory_ext.event_copies import copier_of, without_collection
 from adk_memory_ext.records import SessionId
 from adk_memory_ext.service import DurableSessionService
 from adk_memory_ext.sql_sessions import SqlSessionService
+from adk_memory_ext.untouched_events import UntouchedEvent
 from backends import count
 from conversation import answered, called, said, texts
 from tables import within
@@ -191,6 +192,26 @@ async def test_every_part_that_a_caller_spoils_is_whole_again(
             part.__dict__.clear()
     assert before.model_dump_json() == told
     assert (await loaded(sessions)).model_dump_json() == told
+
+
+async def test_loads_leave_nothing_behind(sessions: DurableSessionService) -> None:
+    """However often a session is loaded, read or not, there are as many events in memory."""
+
+    def alive() -> int:
+        gc.collect()
+        return sum(type(one) in {Event, UntouchedEvent} for one in gc.get_objects())
+
+    await filled(sessions, 30)
+    counts = []
+    for number in range(4):
+        for _load in range(5):
+            session = await loaded(sessions)
+            assert len(session.events) == 30
+            if number % 2:
+                assert len(texts(session.events)) == 30
+            del session
+        counts.append(alive())
+    assert len(set(counts[1:])) == 1
 
 
 async def test_what_others_append_is_there_at_once(backend: Backend, place: Place) -> None:
