@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sqlalchemy import and_, delete, func, insert, select, update
+from sqlalchemy import and_, delete, func, insert, not_, select, update
 
 from adk_memory_ext.exact_match import IsExactly
 from adk_memory_ext.parameters import given
@@ -82,6 +82,13 @@ def _reading(dialect: str) -> dict[str, ClauseElement]:
         .where(_of_session())
         .order_by(_LINES.c.incarnation.desc()),
         "locked_checkpoint_line": line if dialect == "sqlite" else line.with_for_update(),
+        "forks_of_session": select(_LINES.c.session_id)
+        .where(
+            _of_user(),
+            IsExactly(_LINES.c.parent_session_id, given("session_id")),
+            not_(IsExactly(_LINES.c.session_id, given("session_id"))),  # which a restore made
+        )
+        .order_by(_LINES.c.line_key),
         "checkpoint": _points().where(_POINTS.c.checkpoint_id == given("checkpoint_id")),
         "checkpoints_of_session": _points().where(_of_session()).order_by(*newest_first),
         "checkpoints_of_user": _points().where(_of_user()).order_by(*newest_first),

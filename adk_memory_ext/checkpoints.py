@@ -347,6 +347,15 @@ class Checkpoints:
         identity = session_identity(app_name, user_id, session_id)
         return await self._kept.parent(identity)
 
+    async def forks(self, *, app_name: str, user_id: str, session_id: str) -> tuple[str, ...]:
+        """Returns the ids of the sessions that were forked from a session, the oldest fork first.
+
+        Forks of forks are not among them. A fork that has expired is, as long as its checkpoints
+        are kept.
+        """
+        identity = session_identity(app_name, user_id, session_id)
+        return await self._store.read(lambda tx: sql_checkpoints.forks_of(tx, identity))
+
     async def recover(self, session: Session, how: Recover = "tell") -> Recovered:
         """Settles what a crash left open in a session; waits for a running turn first.
 

@@ -443,6 +443,11 @@ def specials(tx: Transaction, line_key: int) -> tuple[dict[int, Special], int]:
     return found, tx.rows("checkpoint_covered", of_line)[0][0] or 0
 
 
+def forks_of(tx: Transaction, session: SessionId) -> tuple[str, ...]:
+    """Returns the ids of the sessions that were forked from a session, the oldest fork first."""
+    return tuple(row[0] for row in tx.rows("forks_of_session", session.parameters()))
+
+
 def entries_at(tx: Transaction, line_key: int, number: int) -> dict[str, Entry]:
     """Returns what a checkpoint says of each key of the state.
 

@@ -22,6 +22,7 @@ from adk_memory_ext import (
     CheckpointPolicy,
     ConfigurationError,
     DurableSessionService,
+    Window,
     checkpoint_router,
     wait,
 )
@@ -147,6 +148,20 @@ async def test_a_session_is_rewound(sessions: DurableSessionService) -> None:
     letter = await artifacts.load_artifact(**SESSION, filename="letter")
     assert letter is not None
     assert letter.text == "version 0"
+
+
+async def test_a_rewind_reaches_behind_a_window() -> None:
+    """A service that loads the tail of a session for a turn has all of it for a rewind."""
+    async with DurableSessionService.from_url("", window=Window(events=1)) as sessions:
+        session = await sessions.create_session(**SESSION, state={"step": 0})
+        for number in range(1, 5):
+            event = said("x", invocation=f"i{number}", state={"step": number})
+            await sessions.append_event(session, event)
+        body = {"rewind_before_invocation_id": "i2"}
+        async with calling(serving(sessions)) as client:
+            answer = await client.post(f"{PATH}/sessions/session/rewind", json=body)
+        assert answer.status_code == 204
+        assert (await stored(sessions)).state["step"] == 1
 
 
 async def test_user_state_and_artifacts_come_back_where_asked() -> None:

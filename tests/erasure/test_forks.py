@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import sqlite3
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from google.adk.artifacts.in_memory_artifact_service import InMemoryArtifactService
 from google.genai import types
 
-from adk_memory_ext import CheckpointRetention, ConfigurationError, DurableSessionService
+from adk_memory_ext import (
+    CheckpointRetention,
+    ConfigurationError,
+    DurableSessionService,
+    RetentionPolicy,
+)
 from adk_memory_ext.erasure import ledger
 from adk_memory_ext.erasure.jobs import first_facts
 from adk_memory_ext.erasure.subjects import Subject
@@ -145,6 +151,49 @@ async def test_a_deleted_parent_leaves_its_forks_and_can_be_erased_later(
     assert await left(sessions) == EVERY_SESSION[:3]
     await sessions.erasure.erase_session(**PARENT)
     assert await left(sessions) == ["another"]
+
+
+async def test_a_turn_is_taken_back_in_forks_by_the_same_ids(
+    sessions: DurableSessionService,
+) -> None:
+    """A session knows its forks, and an event has one id in all of them."""
+    await forked(sessions)
+    forks = await sessions.checkpoints.forks(**PARENT)
+    assert forks == ("fork",)
+    assert await sessions.checkpoints.forks(**ANN, session_id="fork") == ("fork of fork",)
+    assert await sessions.checkpoints.forks(**ANN, session_id="another") == ()
+    parent = await sessions.get_session(**PARENT)
+    assert parent is not None
+    for session_id in (PARENT["session_id"], "fork", "fork of fork"):
+        session = await sessions.get_session(**ANN, session_id=session_id)
+        assert session is not None
+        assert WORDS in texts(session.events)
+        await sessions.history.delete(session, [parent.events[0].id])
+        session = await sessions.get_session(**ANN, session_id=session_id)
+        assert session is not None
+        assert WORDS not in texts(session.events)
+
+
+async def test_a_sweep_leaves_the_forks_of_what_has_expired(
+    sessions: DurableSessionService,
+) -> None:
+    """Each session has its own age; where a fork came from is still known."""
+    await sessions.create_session(**PARENT)
+    session = await sessions.get_session(**PARENT)
+    assert session is not None
+    await sessions.append_event(session, said(WORDS, invocation="i1"))
+    point = await sessions.checkpoints.create(session, step="a")
+    await sessions.checkpoints.fork(point.id, "fork")
+    fork = await sessions.get_session(**ANN, session_id="fork")
+    assert fork is not None
+    later = said("a week later", invocation="i2", at=session.last_update_time + 7 * 86_400)
+    await sessions.append_event(fork, later)
+    rule = RetentionPolicy(session_idle=timedelta(days=1))
+    await sessions.erasure.sweep(rule, now=session.last_update_time + 2 * 86_400)
+    assert await left(sessions) == ["fork"]
+    await sessions.catch_up(fork)
+    assert texts(fork.events) == [WORDS, "a week later"]
+    assert (await sessions.erasure.plan_session(**PARENT)).forks == 1
 
 
 @pytest.mark.parametrize(("forks", "kept"), [("erase", ["another"]), ("detach", EVERY_SESSION[:3])])
