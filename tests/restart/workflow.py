@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from google.adk.agents.llm_agent import LlmAgent
@@ -10,6 +11,7 @@ from google.adk.apps import App
 from google.adk.models.base_llm import BaseLlm
 from google.adk.models.llm_response import LlmResponse
 from google.adk.runners import Runner
+from google.adk.sessions.database_session_service import DatabaseSessionService
 from google.adk.tools.tool_context import ToolContext  # noqa: TC002  # ADK reads it
 from google.genai import types
 
@@ -24,7 +26,7 @@ from restart.child import die
 from restart.killswitch import Point, arm, watch_databases
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, AsyncIterator
     from multiprocessing.connection import Connection
     from pathlib import Path
 
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
 STEPS: Final = 10
 EVENTS: Final = 2 * STEPS + 1
 """What the Runner yields of the whole workflow: ten calls, ten answers, and the end."""
+OVER_ADK: Final = "over ADK's: "
+"""What stands before the URL of a database that ADK's own service has opened."""
 KEY: Final[dict[str, Any]] = {"app_name": "app", "user_id": "ann", "session_id": "s"}
 
 
@@ -63,6 +67,22 @@ def effects(folder: Path) -> list[str]:
     return sorted(path.read_text() for path in folder.glob("effect-*"))
 
 
+@asynccontextmanager
+async def opened(url: str, folder: Path) -> AsyncIterator[DurableSessionService]:
+    """Yields our service, or ours over ADK's with a store beside it."""
+    if not url.startswith(OVER_ADK):
+        async with DurableSessionService.from_url(url) as sessions:
+            yield sessions
+        return
+    store = f"sqlite:///{folder}/checkpoints.db"
+    adks = url.removeprefix(OVER_ADK).replace("sqlite://", "sqlite+aiosqlite://")
+    async with (
+        DatabaseSessionService(adks) as plain,
+        DurableSessionService(plain, store=store) as sessions,
+    ):
+        yield sessions
+
+
 def work(
     pipe: Connection, url: str, folder: Path, how: Recover, kill: tuple[int, Point | None] | None
 ) -> None:
@@ -81,7 +101,7 @@ def work(
     async def run() -> None:
         agent = LlmAgent(name="agent", model=Planner(), tools=[do])
         app = App(name="app", root_agent=agent, plugins=[MemoryPlugin(recovery=Recovery(how=how))])
-        async with DurableSessionService.from_url(url) as sessions:
+        async with opened(url, folder) as sessions:
             await sessions.get_or_create_session(**KEY, state={"done": []})
             runner = Runner(app=app, session_service=sessions)
             message = types.Content(role="user", parts=[types.Part(text="go on")])
