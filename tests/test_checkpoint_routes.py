@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -278,6 +279,19 @@ async def test_without_an_authorisation_there_is_no_router() -> None:
             checkpoint_router(sessions, authorize=None)  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="DurableSessionService"):
         checkpoint_router(InMemorySessionService(), authorize=authorize)  # type: ignore[arg-type]
+
+
+async def test_the_how_to_and_openapi_name_every_route(sessions: DurableSessionService) -> None:
+    """What is documented is what there is, and what a client is generated from."""
+    page = Path(__file__).parents[1] / "docs" / "how-to" / "rewind-and-restore-over-http.md"
+    documented = re.findall(r"^\| `(GET|POST) (/\S+)` \|", page.read_text(), re.MULTILINE)
+    described = [
+        (method.upper(), re.sub(r"_(name|id)}", "}", path))
+        for path, methods in serving(sessions).openapi()["paths"].items()
+        for method in methods
+    ]
+    assert sorted(documented) == sorted(described)
+    assert len(described) == len(REQUESTS)
 
 
 # --- What can go wrong

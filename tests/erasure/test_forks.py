@@ -19,6 +19,7 @@ from adk_memory_ext import (
 from adk_memory_ext.erasure import ledger
 from adk_memory_ext.erasure.jobs import first_facts
 from adk_memory_ext.erasure.subjects import Subject
+from backends import OURS, OURS_MARIADB
 from conversation import said, texts
 from residues import residue
 from servers import execute
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from adk_memory_ext.erasure.subjects import Forks
 
+everywhere = pytest.mark.parametrize("backend", [*OURS, OURS_MARIADB], ids=lambda b: b.name)
 ANN: Final[dict[str, Any]] = {"app_name": "app", "user_id": "ann"}
 PARENT: Final[dict[str, Any]] = {**ANN, "session_id": "the first conversation"}
 WORDS: Final = "kept the lighthouse of Avonlea"
@@ -74,6 +76,7 @@ async def left(sessions: DurableSessionService) -> list[str]:
     return sorted(session.id for session in listed.sessions)
 
 
+@everywhere
 async def test_an_erased_session_takes_its_forks_along(sessions: DurableSessionService) -> None:
     """On every database, forks of forks too; other sessions stay, and the receipt counts them."""
     await forked(sessions)
@@ -97,6 +100,7 @@ async def test_no_byte_of_its_words_is_left(
     assert WORDS.encode() not in file.read_bytes()
 
 
+@everywhere
 async def test_forks_can_be_cut_loose(sessions: DurableSessionService) -> None:
     """They go on as sessions of their own that came from nowhere, with all that they hold."""
     await forked(sessions)
@@ -153,6 +157,7 @@ async def test_a_deleted_parent_leaves_its_forks_and_can_be_erased_later(
     assert await left(sessions) == ["another"]
 
 
+@everywhere
 async def test_a_turn_is_taken_back_in_forks_by_the_same_ids(
     sessions: DurableSessionService,
 ) -> None:
