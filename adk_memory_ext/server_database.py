@@ -44,9 +44,9 @@ class ServerDatabase:
     is_server: Final = True
 
     def __init__(self, url: URL, options: DatabaseOptions) -> None:
-        self._is_postgresql: Final = url.get_backend_name() == "postgresql"
+        self.is_postgresql: Final = url.get_backend_name() == "postgresql"
         # JSON goes in and out as text, which is where every other database has it.
-        as_text = {"json_serializer": str, "json_deserializer": str} if self._is_postgresql else {}
+        as_text = {"json_serializer": str, "json_deserializer": str} if self.is_postgresql else {}
         self._engine = create_async_engine(
             url,
             **as_text,
@@ -86,6 +86,26 @@ class ServerDatabase:
     async def empty_wal(self) -> bool:
         """Does nothing: a server looks after its own log."""
         return True
+
+    async def run_alone(self, *statements: str) -> None:
+        """Runs statements that must stand outside of transactions, one after the other.
+
+        Raises:
+            StoreError: When one failed; those before it were done.
+        """
+        await asyncio.shield(self._begin(self._run_alone(statements)))
+
+    async def _run_alone(self, statements: tuple[str, ...]) -> None:
+        try:
+            async with self._engine.connect() as connection:
+                alone = await connection.execution_options(isolation_level="AUTOCOMMIT")
+                try:
+                    for statement in statements:
+                        await alone.exec_driver_sql(statement)
+                finally:
+                    await connection.invalidate()  # with whatever was set in it
+        except (DBAPIError, PoolTimeoutError, OSError) as error:
+            raise _translated(error) from error
 
     async def settle(self) -> None:
         """Returns when what was begun before has ended, also what cancelled callers left."""
@@ -147,7 +167,7 @@ class ServerDatabase:
     async def _look(self, work: Callable[[Transaction], T]) -> T:
         connection: AsyncConnection
         async with self._engine.connect() as connection:
-            if self._is_postgresql:  # which says it at the next BEGIN
+            if self.is_postgresql:  # which says it at the next BEGIN
                 await connection.execution_options(isolation_level="REPEATABLE READ")
             else:  # SQLAlchemy sends a statement at once, and its error as the driver's own
                 await connection.exec_driver_sql(_NEXT_READS_ONE_MOMENT)

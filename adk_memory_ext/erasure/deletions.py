@@ -136,7 +136,9 @@ class Deletions:
         """Verifies some together; returns whether they are done with."""
         assert self._database is not None  # noqa: S101  # something was deleted from it
         try:
-            verified = await verify(self._database, [queued.job for queued in batch], None)
+            verified = await verify(
+                self._database, [queued.job for queued in batch], None, in_background=True
+            )
         except StoreError:
             _logger.warning("Deleted sessions could not be verified yet.", exc_info=True)
             is_done = False

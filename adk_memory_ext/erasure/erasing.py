@@ -147,7 +147,9 @@ class Erasure:
             requested_by: Who asked, for the receipt; left out where it names who is erased.
             deep: Rewrite the file in any case, and overwrite the WAL with zeros before it is cut
                 off. Below the file, an SSD, a copy-on-write file system, snapshots and backups
-                may keep what was overwritten.
+                may keep what was overwritten. On PostgreSQL: `VACUUM (FULL)`, which locks each
+                table meanwhile, and a look at every page, as far as the role's rights allow;
+                without it a plain `VACUUM`, which leaves bytes until their room is used again.
             forks: `erase` takes the session's forks along, and forks of these. `detach` leaves them
                 as they are, with what they were forked with; nothing says any more where they came
                 from. The receipt counts them.
@@ -293,7 +295,9 @@ class Erasure:
             if queued is None:
                 return None
             if not in_background:
-                return (await verify(database, [queued.job], key.hex())).last()
+                # A sweep has many batches; a server vacuums its tables by itself.
+                verified = await verify(database, [queued.job], key.hex(), in_background=True)
+                return verified.last()
             self._deletions.add(queued)
         return None
 

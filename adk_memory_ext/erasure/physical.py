@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -12,14 +13,20 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from adk_memory_ext.erasure.receipts import Level
+    from adk_memory_ext.server_database import ServerDatabase
     from adk_memory_ext.sql_sessions import Database
 
 _BELOW: Final = (
     "what lies below the file: the device, copy-on-write file systems, snapshots and backups"
 )
-_SERVER: Final = (
-    "the server's files (dead rows stay until VACUUM), its WAL, logs, replicas and backups"
+_SERVER: Final = "what else the server keeps: its WAL, logs, replicas and backups"
+_DEAD: Final = "the server's files, where dead rows stay until their room is used again"
+_SNAPSHOT: Final = (
+    "pieces of values are left in the tables, perhaps for a transaction that is open for long"
 )
+_HEAP_PAUSES: Final = (0.0, 0.2, 0.5, 1.0)
+"""Seconds before each rewrite: rows that an open transaction may still read are copied."""
+_TOAST: Final = "long values that the server has compressed, which a search cannot read"
 _MEMORY: Final = "the memory of this process, from which nothing was overwritten"
 _LOST: Final = (
     "the values to search for were lost with an interrupted process; the file was rewritten instead"
@@ -37,7 +44,14 @@ class Cleaned:
     not_checked: tuple[str, ...] = ()
 
 
-async def clean(database: Database, values: Sequence[str], *, deep: bool, is_lost: bool) -> Cleaned:
+async def clean(
+    database: Database,
+    values: Sequence[str],
+    *,
+    deep: bool,
+    is_lost: bool,
+    in_background: bool = False,
+) -> Cleaned:
     """Removes the bytes of rows that were deleted, and looks whether any piece of them is left.
 
     Args:
@@ -45,11 +59,16 @@ async def clean(database: Database, values: Sequence[str], *, deep: bool, is_los
         values: What must not be left.
         deep: Rewrite the file in any case, and overwrite the WAL.
         is_lost: Whether there are values that nobody knows any more.
+        in_background: Leave a server's tables to its own vacuum.
     """
+    from adk_memory_ext.server_database import ServerDatabase
+
+    if isinstance(database, ServerDatabase) and database.is_postgresql and not in_background:
+        return await _clean_heap(database, values, deep=deep)
     path = database.file
     if path is None:
-        reason = _SERVER if database.is_server else _MEMORY
-        return Cleaned("logical", True, FileWork(), not_checked=(reason,))
+        reasons = (_DEAD, _SERVER) if database.is_server else (_MEMORY,)
+        return Cleaned("logical", True, FileWork(), not_checked=reasons)
     work = await work_on_file(path, values, vacuum=deep or is_lost, deep=deep, to_the_end=is_lost)
     found = work.residue
     # A page that VACUUM writes may hold old bytes of its own memory; a second one has none.
@@ -66,6 +85,33 @@ async def clean(database: Database, values: Sequence[str], *, deep: bool, is_los
         notes = [_why(work), *notes]
     level: Level = ("deep" if deep else "file") if work.verified else "logical"
     return Cleaned(level, work.verified, _nameless(work, path), found, tuple(notes))
+
+
+async def _clean_heap(database: ServerDatabase, values: Sequence[str], *, deep: bool) -> Cleaned:
+    """Vacuums the tables of PostgreSQL, and with `deep` rewrites them and looks at every page."""
+    from adk_memory_ext.erasure import postgresql_heap
+
+    if not deep:
+        steps = await postgresql_heap.vacuum(database, full=False)
+        return Cleaned("logical", True, FileWork(steps=steps), not_checked=(_DEAD, _SERVER))
+    found = 0
+    for pause in _HEAP_PAUSES:
+        await asyncio.sleep(pause)
+        steps = await postgresql_heap.vacuum(database, full=True)
+        if steps["vacuum full"] != "done":
+            note = f"the tables were not rewritten: {steps['vacuum full']}"
+            return Cleaned("logical", False, FileWork(steps=steps), found, (note, _SERVER))
+        work = await postgresql_heap.search(database, values)
+        work = replace(work, steps={**steps, **work.steps})
+        found = max(found, work.residue)
+        if not work.residue:
+            break
+    if work.error is not None:
+        note = f"the tables were rewritten, but {work.error}"
+        return Cleaned("logical", True, work, found, (note, _SERVER))
+    if work.residue:
+        return Cleaned("logical", False, work, found, (_SNAPSHOT, _SERVER))
+    return Cleaned("heap", True, work, found, (_TOAST, _SERVER))
 
 
 def _why(work: FileWork) -> str:

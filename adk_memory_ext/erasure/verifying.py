@@ -36,7 +36,13 @@ class Verified:
         return self.receipts[-1]
 
 
-async def verify(database: Database, jobs: Sequence[Job], subject_key: str | None) -> Verified:
+async def verify(
+    database: Database,
+    jobs: Sequence[Job],
+    subject_key: str | None,
+    *,
+    in_background: bool = False,
+) -> Verified:
     """Verifies erasures together and ends them if that succeeds."""
     from adk_memory_ext.erasure import ledger
 
@@ -44,7 +50,7 @@ async def verify(database: Database, jobs: Sequence[Job], subject_key: str | Non
     values = sorted(set().union(*(item.values for item in known)))
     is_lost = len(known) < len(jobs)
     deep = any(job.deep for job in jobs)
-    cleaned = await clean(database, values, deep=deep, is_lost=is_lost)
+    cleaned = await clean(database, values, deep=deep, is_lost=is_lost, in_background=in_background)
     receipts = [receipt_of(job, cleaned, subject_key) for job in jobs]
     if cleaned.verified:
         ending = [(job.id, receipt) for job, receipt in zip(jobs, receipts, strict=True)]
