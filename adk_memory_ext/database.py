@@ -71,6 +71,10 @@ class DatabaseOptions:
     lose the last commits (never the file). Ignored on other databases."""
     busy_timeout: timedelta = timedelta(seconds=60)
     """SQLite: how long a write waits for another process's write before it fails."""
+    sqlite_module: str = "sqlite3"
+    """SQLite: the module to use the file through, and to verify erasures with, such as `pysqlite3`.
+    Two libraries on one file in one process drop each other's locks: whatever else in the process
+    uses the file has to use the same one."""
     pool_size: int = 5
     """Servers: connections that are kept open."""
     max_overflow: int = 10
@@ -300,6 +304,24 @@ def set_pragmas(connection: Any, options: DatabaseOptions, *, in_memory: bool) -
         cursor.close()
 
 
+def sqlite_library(name: str) -> Any:
+    """Returns the module of that name, which is used like `sqlite3`.
+
+    Raises:
+        ConfigurationError: When it is not installed, or no such module.
+    """
+    try:
+        library = importlib.import_module(name)
+    except (ImportError, ValueError) as error:
+        raise ConfigurationError(
+            f"sqlite_module={name!r} is not installed; with pip the module pysqlite3 is called"
+            " pysqlite3-binary."
+        ) from error
+    if not hasattr(library, "sqlite_version_info"):
+        raise ConfigurationError(f"sqlite_module={name!r} is no module of SQLite's.")
+    return library
+
+
 def create_file(path: Path) -> None:
     """Creates the file (0600) and the folders that are missing (0700), whatever the umask adds."""
     try:
@@ -325,8 +347,10 @@ def _require_access(path: Path, mode: int) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
-def refuse_foreign_file(path: Path) -> None:
+def refuse_foreign_file(path: Path, library: Any = sqlite3) -> None:
     """Does nothing if `path` is missing, empty or holds tables that this package can use.
+
+    It is read through `library`, which must be the one that others in this process use it with.
 
     Raises:
         ConfigurationError: When it is a folder, unreadable or no SQLite database.
@@ -348,20 +372,23 @@ def refuse_foreign_file(path: Path) -> None:
             f"The database {str(path)!r} cannot be read ({error.strerror});"
             " choose a file that this process may read."
         ) from error
-    _refuse_foreign_tables(path)
+    _refuse_foreign_tables(path, library)
 
 
-def _refuse_foreign_tables(path: Path) -> None:
+def _refuse_foreign_tables(path: Path, library: Any) -> None:
     source, target = (
         shlex.quote(URL.create("sqlite", database=name).render_as_string())
         for name in (str(path), f"{path}.new")
     )
     adk_tables.refuse_foreign_layout(
-        _column_types(path).get("events", {}), where=repr(str(path)), source=source, target=target
+        _column_types(path, library).get("events", {}),
+        where=repr(str(path)),
+        source=source,
+        target=target,
     )
 
 
-def _column_types(path: Path) -> dict[str, dict[str, str]]:
+def _column_types(path: Path, library: Any = sqlite3) -> dict[str, dict[str, str]]:
     """Returns {table: {column: declared type}} of a SQLite file, without writing to it."""
     sql = (
         "SELECT m.name, p.name, upper(p.type) FROM sqlite_master AS m"
@@ -373,9 +400,9 @@ def _column_types(path: Path) -> dict[str, dict[str, str]]:
     # with a journal beside it, that may be half of a transaction, which SQLite recovers later.
     for mode in ("immutable=1", "mode=ro") if wal else ("immutable=1",):
         try:
-            for name, column, declared in _query(path, sql, mode):
+            for name, column, declared in _query(path, sql, mode, library):
                 columns.setdefault(name, {})[column] = declared
-        except sqlite3.DatabaseError as error:
+        except library.DatabaseError as error:
             if mode == "mode=ro" or not (wal or journal):
                 if error.sqlite_errorcode == sqlite3.SQLITE_NOTADB:
                     raise ConfigurationError(
@@ -396,9 +423,10 @@ def _beside(path: Path, suffix: str) -> Path:
     return real.with_name(real.name + suffix)
 
 
-def _query(path: Path, sql: str, mode: str) -> list[Any]:
-    with closing(sqlite3.connect(f"{path.resolve().as_uri()}?{mode}", uri=True)) as connection:
-        return connection.execute(sql).fetchall()
+def _query(path: Path, sql: str, mode: str, library: Any = sqlite3) -> list[Any]:
+    with closing(library.connect(f"{path.resolve().as_uri()}?{mode}", uri=True)) as connection:
+        rows: list[Any] = connection.execute(sql).fetchall()
+    return rows
 
 
 async def describe(url: str) -> dict[str, str]:

@@ -453,6 +453,28 @@ def _count_rewrites(connection: Connection) -> None:
         )
 
 
+_CONTENT: Final = {
+    "memext_sessions": ("title",),
+    "memext_profile_facts": ("subject", "claims", "visible_to", "derived_from"),
+    "memext_requests": ("report",),
+    "memext_erasures": ("app_name", "user_id", "session_id", "facts"),
+    "memext_initial_state": ("state",),
+    "memext_checkpoint_lines": ("manifest",),
+    "memext_checkpoints": ("step", "marks", "specials", "manifest", "details"),
+    "memext_checkpoint_values": ("value",),
+}
+"""Columns of version 12 that hold what people said, and that no query plan needs to know about."""
+
+
+def _keep_no_samples(connection: Connection) -> None:
+    """Version 12: PostgreSQL's statistics hold no values of people, which erasures do not reach."""
+    if connection.dialect.name != "postgresql":
+        return
+    for table, columns in _CONTENT.items():
+        changes = ", ".join(f"ALTER COLUMN {column} SET STATISTICS 0" for column in columns)
+        connection.execute(text(f"ALTER TABLE {table} {changes}"))
+
+
 MIGRATIONS: Final[Mapping[int, Callable[[Connection], None]]] = {
     1: _create_sequences,
     2: _create_profiles,
@@ -465,5 +487,6 @@ MIGRATIONS: Final[Mapping[int, Callable[[Connection], None]]] = {
     9: _find_rewinds,
     10: _add_parent_sessions,
     11: _count_rewrites,
+    12: _keep_no_samples,
 }
 """What brings a database from the version before to each version."""

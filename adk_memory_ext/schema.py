@@ -29,7 +29,7 @@ from sqlalchemy.dialects.mysql import LONGTEXT, MEDIUMTEXT
 
 from adk_memory_ext.adk_tables import ID_LENGTH, NAME_LENGTH
 
-VERSION: Final = 11
+VERSION: Final = 12
 """The schema version that this code writes; `migrations` brings a database to it."""
 
 # SQLite's INTEGER PRIMARY KEY is the row's own key (https://www.sqlite.org/rowidtable.html).

@@ -25,6 +25,7 @@ from adk_memory_ext.database import (
     create_file,
     refuse_foreign_file,
     set_pragmas,
+    sqlite_library,
     sqlite_path,
 )
 from adk_memory_ext.errors import CommitUnknownError, StoreError, StoreUnavailableError
@@ -86,16 +87,20 @@ class SqliteDatabase:
     def __init__(self, url: URL, options: DatabaseOptions) -> None:
         options.connect_arguments("sqlite")  # refuses what is for servers only
         path = sqlite_path(url)
+        self._sqlite: Final = sqlite_library(options.sqlite_module)
         if path is not None:
-            refuse_foreign_file(path)
+            refuse_foreign_file(path, self._sqlite)
             create_file(path)
         self._in_memory: Final = path is None
         self.file: Final = path
         """Where it lies; None in memory."""
+        self.sqlite_module: Final = options.sqlite_module
+        """The module that the file is used through."""
         self.turn_locks: Final = None if path is None else FileTurnLocks(path)
         self._options = options
         self._engine = create_engine(
             url.set(drivername="sqlite+pysqlite", database=url.database or ":memory:"),
+            module=self._sqlite,
             poolclass=NullPool,
             connect_args={"check_same_thread": False, "timeout": 0},
             isolation_level="AUTOCOMMIT",  # transactions are begun and ended here, by hand
@@ -200,14 +205,14 @@ class SqliteDatabase:
                 return work(tx)
             finally:
                 self._end_reading(tx)
-        except (sqlite3.Error, DBAPIError) as error:
-            raise translated(error) from error
+        except (self._sqlite.Error, DBAPIError) as error:
+            raise self._translated(error) from error
 
     def _end_reading(self, tx: SqliteTransaction) -> None:
         try:
             if tx.in_transaction:
                 tx.execute("ROLLBACK")
-        except sqlite3.Error:  # nothing was written; the next read opens another connection
+        except self._sqlite.Error:  # nothing was written; the next read opens another connection
             self._local.transaction = None
             self._reading.remove(tx.connection)
             tx.connection.close()
@@ -238,12 +243,12 @@ class SqliteDatabase:
         try:
             if tx is None:
                 tx = self._open()
-            _do_maintenance(tx, batch)
+            self._do_maintenance(tx, batch)
             if any(job.in_transaction for job in batch):
                 self._write_batch(tx, batch)
         except Exception as error:  # noqa: BLE001  # each waiting caller gets it
             for job in batch:
-                job.error = job.error or translated(error)
+                job.error = job.error or self._translated(error)
             if tx is not None and tx.in_transaction:  # not even the rollback went through
                 tx.connection.close()
                 tx = None
@@ -294,7 +299,7 @@ class SqliteDatabase:
             else:
                 for job in jobs:
                     self._write_beside(tx, job)
-            _commit(tx)
+            self._commit(tx)
         except BaseException:
             if tx.in_transaction:
                 tx.execute("ROLLBACK")
@@ -308,19 +313,40 @@ class SqliteDatabase:
             if not tx.in_transaction:  # SQLite gave the whole up: disk full, I/O error
                 raise
             tx.execute("ROLLBACK TO job")
-            job.error = translated(error)
+            job.error = self._translated(error)
         tx.execute("RELEASE job")
 
+    def _do_maintenance(self, tx: SqliteTransaction, batch: list[_Write]) -> None:
+        """Runs what goes outside of transactions."""
+        for job in batch:
+            if job.in_transaction:
+                continue
+            try:
+                job.result = job.work(tx)
+            except Exception as error:  # noqa: BLE001  # its caller gets it, and nobody else
+                job.error = self._translated(error)
 
-def _do_maintenance(tx: SqliteTransaction, batch: list[_Write]) -> None:
-    """Runs what goes outside of transactions."""
-    for job in batch:
-        if job.in_transaction:
-            continue
+    def _commit(self, tx: SqliteTransaction) -> None:
         try:
-            job.result = job.work(tx)
-        except Exception as error:  # noqa: BLE001  # its caller gets it, and nobody else
-            job.error = translated(error)
+            tx.execute("COMMIT")
+        except self._sqlite.OperationalError as error:
+            if error.sqlite_errorcode == sqlite3.SQLITE_IOERR_FSYNC:
+                # It stands in the WAL, and whoever opens the file after a crash may find it there.
+                raise CommitUnknownError(
+                    "The disk did not confirm a COMMIT; load the session and look."
+                ) from error
+            raise
+
+    def _translated(self, error: BaseException) -> BaseException:
+        """Returns the error of ours that says what a driver's means; others as they are."""
+        cause = error.orig if isinstance(error, DBAPIError) else error
+        if not isinstance(cause, self._sqlite.Error):
+            return error
+        unavailable = isinstance(cause, self._sqlite.OperationalError)
+        kind = StoreUnavailableError if unavailable else StoreError
+        translation = kind(f"SQLite says: {cause}; nothing was written.")
+        translation.__cause__ = error
+        return translation
 
 
 def _empty_wal(tx: SqliteTransaction) -> bool:
@@ -332,18 +358,6 @@ def _empty_wal(tx: SqliteTransaction) -> bool:
     finally:
         tx.execute(f"PRAGMA busy_timeout={patience}").fetchall()
     return not is_busy
-
-
-def _commit(tx: SqliteTransaction) -> None:
-    try:
-        tx.execute("COMMIT")
-    except sqlite3.OperationalError as error:
-        if error.sqlite_errorcode == sqlite3.SQLITE_IOERR_FSYNC:
-            # It stands in the WAL, and whoever opens the file after a crash may find it there.
-            raise CommitUnknownError(
-                "The disk did not confirm a COMMIT; load the session and look."
-            ) from error
-        raise
 
 
 def _deliver(batch: list[_Write]) -> None:
@@ -359,14 +373,3 @@ def _deliver(batch: list[_Write]) -> None:
 def _deliver_in_loop(jobs: list[_Write]) -> None:
     for job in jobs:
         job.deliver()
-
-
-def translated(error: BaseException) -> BaseException:
-    """Returns the error of ours that says what a driver's error means; others as they are."""
-    cause = error.orig if isinstance(error, DBAPIError) else error
-    if not isinstance(cause, sqlite3.Error):
-        return error
-    kind = StoreUnavailableError if isinstance(cause, sqlite3.OperationalError) else StoreError
-    translation = kind(f"SQLite says: {cause}; nothing was written.")
-    translation.__cause__ = error
-    return translation

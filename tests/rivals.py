@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import os
 from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from click.testing import CliRunner
 from google.adk.cli.cli_tools_click import main as adk_command_line
 
+from adk_memory_ext.erasure.sqlite_work import work_on
 from adk_memory_ext.service import DurableSessionService
 from conversation import said
 from forks import context
@@ -80,12 +82,16 @@ def write_user_keys(number: int, url: str, talks: int, keys: int) -> None:
     asyncio.run(run())
 
 
-def refusal_without_privileges(_number: int, url: str) -> str:
-    """Opens a service as a user to whom permissions apply; returns the error, as one reads it."""
+def _give_privileges_up() -> None:
     if os.getuid() == 0:
         os.setgroups([])
         os.setgid(_NOBODY)
         os.setuid(_NOBODY)
+
+
+def refusal_without_privileges(_number: int, url: str) -> str:
+    """Opens a service as a user to whom permissions apply; returns the error, as one reads it."""
+    _give_privileges_up()
     try:
         DurableSessionService.from_url(url)
     except Exception as error:  # noqa: BLE001  # the test looks at it
@@ -97,3 +103,27 @@ def run_adk(_number: int, arguments: list[str]) -> tuple[int, str]:
     """Runs ADK's command line and returns its exit code and what it printed."""
     outcome = CliRunner().invoke(adk_command_line, arguments)
     return outcome.exit_code, outcome.output
+
+
+def append_until(number: int, url: str, done: str) -> int:
+    """Appends to a session of its own until there is a file; returns how many events it has."""
+
+    async def run() -> int:
+        owner: dict[str, Any] = {"app_name": "app", "user_id": f"rival-{number}"}
+        count = 0
+        async with DurableSessionService.from_url(url) as sessions:
+            session = await sessions.create_session(**owner, session_id="rival")
+            while not count or not Path(done).exists():  # noqa: ASYNC240  # a stat of no time
+                await sessions.append_event(session, said(f"{number}-{count}"))
+                count += 1
+        return count
+
+    return asyncio.run(run())
+
+
+def search_without_privileges(_number: int, job: dict[str, Any]) -> dict[str, Any]:
+    """Works on a file as a user to whom permissions apply."""
+    for encoding in ("utf-16-le", "utf-16-be"):
+        "x".encode(encoding)  # loads what that user may not read, perhaps
+    _give_privileges_up()
+    return work_on(job)

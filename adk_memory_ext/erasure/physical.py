@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from adk_memory_ext.erasure.sqlite_file import FileWork, work_on_file
@@ -24,7 +25,7 @@ _DEAD: Final = "the server's files, where dead rows stay until their room is use
 _SNAPSHOT: Final = (
     "pieces of values are left in the tables, perhaps for a transaction that is open for long"
 )
-_HEAP_PAUSES: Final = (0.0, 0.2, 0.5, 1.0)
+_HEAP_PAUSES: Final = (0.0, 0.5)
 """Seconds before each rewrite: rows that an open transaction may still read are copied."""
 _TOAST: Final = "long values that the server has compressed, which a search cannot read"
 _MEMORY: Final = "the memory of this process, from which nothing was overwritten"
@@ -62,6 +63,7 @@ async def clean(
         in_background: Leave a server's tables to its own vacuum.
     """
     from adk_memory_ext.server_database import ServerDatabase
+    from adk_memory_ext.sqlite_database import SqliteDatabase
 
     if isinstance(database, ServerDatabase) and database.is_postgresql and not in_background:
         return await _clean_heap(database, values, deep=deep)
@@ -69,13 +71,15 @@ async def clean(
     if path is None:
         reasons = (_DEAD, _SERVER) if database.is_server else (_MEMORY,)
         return Cleaned("logical", True, FileWork(), not_checked=reasons)
-    work = await work_on_file(path, values, vacuum=deep or is_lost, deep=deep, to_the_end=is_lost)
+    module = database.sqlite_module if isinstance(database, SqliteDatabase) else "sqlite3"
+    look = partial(work_on_file, path, values, module=module, deep=deep)
+    work = await look(vacuum=deep or is_lost, to_the_end=is_lost)
     found = work.residue
     # A page that VACUUM writes may hold old bytes of its own memory; a second one has none.
     for _attempt in range(2):
         if work.error is not None or work.is_pinned or not (work.residue or work.gave_up):
             break
-        work = await work_on_file(path, values, vacuum=True, deep=deep, to_the_end=True)
+        work = await look(vacuum=True, to_the_end=True)
     notes = [_BELOW]
     if is_lost:
         notes.append(_LOST)
@@ -97,6 +101,7 @@ async def _clean_heap(database: ServerDatabase, values: Sequence[str], *, deep: 
     found = 0
     for pause in _HEAP_PAUSES:
         await asyncio.sleep(pause)
+        await postgresql_heap.wait_for_older_transactions(database)
         steps = await postgresql_heap.vacuum(database, full=True)
         if steps["vacuum full"] != "done":
             note = f"the tables were not rewritten: {steps['vacuum full']}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 _TABLES: Final = tuple(dict.fromkeys([*(store.table.name for store in STORES), "memext_erasures"]))
 _LOCK_SECONDS: Final = 10
 """How long a rewrite waits for those who use a table, and everybody else behind it."""
+_PATIENCE_SECONDS: Final = 30
 _PAGE: Final = 8192
 _PAGES: Final = 256
 """Read at once."""
@@ -48,6 +50,25 @@ SELECT pg_read_binary_file(pg_relation_filepath(CAST(CAST(:oid AS oid) AS regcla
 """
 _SEGMENT_PAGES: Final = 131_072
 """In one file of a relation, of 1 GiB."""
+
+
+async def wait_for_older_transactions(database: ServerDatabase) -> None:
+    """Returns when every transaction has ended that was open on the server, half a minute at most.
+
+    What such a one might still read would be copied by a rewrite, whichever database it is in.
+    """
+    newest = await database.write(lambda tx: _number(tx, "txid_current()"))
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    oldest = 0
+    while oldest <= newest and time.monotonic() < deadline:
+        oldest = await database.read(
+            lambda tx: _number(tx, "txid_snapshot_xmin(txid_current_snapshot())")
+        )
+        await asyncio.sleep(0.05)
+
+
+def _number(tx: Transaction, expression: str) -> int:
+    return int(tx.connection.execute(text(f"SELECT {expression}")).scalar_one())
 
 
 async def vacuum(database: ServerDatabase, *, full: bool) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import json
 import os
 import subprocess
@@ -22,7 +23,7 @@ _ROOT: Final = str(Path(__file__).parents[2])
 # -I and -S: no variables, no user's folder, no site-packages. The values go over standard input,
 # because everybody on the machine can read a command line.
 _PROGRAM: Final = (
-    "import sys; sys.path.append(sys.argv[1]);"
+    "import sys; sys.path.extend(sys.argv[1:]);"
     " from adk_memory_ext.erasure.sqlite_work import main; main()"
 )
 
@@ -54,13 +55,20 @@ class FileWork:
 
 
 async def work_on_file(
-    path: Path, values: Sequence[str], *, vacuum: bool, deep: bool = False, to_the_end: bool = False
+    path: Path,
+    values: Sequence[str],
+    *,
+    module: str = "sqlite3",
+    vacuum: bool,
+    deep: bool = False,
+    to_the_end: bool = False,
 ) -> FileWork:
     """Empties the WAL and searches the file for pieces of the values, in a process of its own.
 
     Args:
         path: The database file.
         values: What must not be left.
+        module: The SQLite library, by its module: the one that the file is used through.
         vacuum: Rewrite the file first.
         deep: Overwrite the WAL with zeros before it is cut off.
         to_the_end: Search however long it takes.
@@ -70,14 +78,14 @@ async def work_on_file(
     job = {
         "path": os.path.realpath(path),  # noqa: ASYNC240  # a link is read in no time
         "values": list(values),
-        "module": "sqlite3",
+        "module": module,
         "vacuum": vacuum,
         "deep": deep,
         "patience_seconds": None if to_the_end else _PATIENCE_SECONDS,
         "vacuum_milliseconds": int(_VACUUM_WAITS_SECONDS * 1000),
         "skip": [],
     }
-    process = _Process()
+    process = _Process([_ROOT, *_folders(module)])
     try:
         return await asyncio.to_thread(process.run, json.dumps(job).encode())
     except asyncio.CancelledError:
@@ -85,10 +93,20 @@ async def work_on_file(
         raise
 
 
+def _folders(module: str) -> list[str]:
+    """Returns where the module is, if it is not the standard library's."""
+    found = None if module == "sqlite3" else importlib.util.find_spec(module.partition(".")[0])
+    if found is None or found.origin is None:
+        return []
+    package = Path(found.origin).parent
+    return [str(package.parent if found.submodule_search_locations else package)]
+
+
 class _Process:
     """The process that works on a file; SQLite undoes what it does not finish."""
 
-    def __init__(self) -> None:
+    def __init__(self, folders: Sequence[str]) -> None:
+        self._command: Final = [sys.executable, "-I", "-S", "-c", _PROGRAM, *folders]
         self._lock: Final = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._is_over = False
@@ -100,7 +118,7 @@ class _Process:
                 if self._is_over:
                     return FileWork(error="The search was given up.")
                 process = self._process = subprocess.Popen(  # noqa: S603  # a program of ours
-                    [sys.executable, "-I", "-S", "-c", _PROGRAM, _ROOT],
+                    self._command,
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.DEVNULL,  # which may quote what it works on

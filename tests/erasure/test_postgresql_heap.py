@@ -11,6 +11,8 @@ from sqlalchemy import make_url, text
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
+from adk_memory_ext import NewFact
+from adk_memory_ext.erasure import postgresql_heap
 from adk_memory_ext.errors import ErasureIncompleteError
 from adk_memory_ext.service import DurableSessionService
 from conversation import said
@@ -29,6 +31,12 @@ WORDS: Final = "kept the lighthouse of Avonlea"
 FILES: Final = """
 SELECT pg_read_binary_file(pg_relation_filepath(oid)) FROM pg_class
 WHERE relkind IN ('r', 'i', 't') AND pg_relation_filepath(oid) IS NOT NULL
+"""
+
+
+OPEN_FOR_LONG: Final = """
+SELECT count(*) FROM pg_stat_activity
+WHERE now() - xact_start > interval '20 s' AND (backend_xid IS NOT NULL OR backend_xmin IS NOT NULL)
 """
 
 
@@ -84,6 +92,8 @@ async def test_a_plain_vacuum_leaves_bytes_and_the_receipt_says_so(postgresql_ur
 @pytest.mark.parametrize("how", ["files", "pageinspect"])
 async def test_deep_leaves_nothing_in_the_heap(how: str, postgresql_url: str) -> None:
     """With `deep` no table, index or statistic holds a word, and every page was looked at."""
+    if execute(postgresql_url, OPEN_FOR_LONG) != [(0,)]:
+        pytest.skip("somebody else on this server keeps a transaction open, and rows with it")
     if how == "pageinspect":
         execute(postgresql_url, "CREATE EXTENSION pageinspect")
     receipt = await erased(postgresql_url, deep=True)
@@ -97,7 +107,9 @@ async def test_deep_leaves_nothing_in_the_heap(how: str, postgresql_url: str) ->
     assert left(postgresql_url, "painted the fence")
 
 
-async def test_an_open_snapshot_keeps_rows_and_is_told(postgresql_url: str) -> None:
+async def test_an_open_snapshot_keeps_rows_and_is_told(
+    postgresql_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Rows that an old transaction may still read survive a rewrite: it is not verified."""
     async with DurableSessionService.from_url(postgresql_url) as sessions:
         await talk(sessions, ANN, WORDS)
@@ -105,6 +117,7 @@ async def test_an_open_snapshot_keeps_rows_and_is_told(postgresql_url: str) -> N
         async with engine.connect() as reader:
             await reader.execution_options(isolation_level="REPEATABLE READ")
             await reader.execute(text("SELECT 1 FROM pg_class LIMIT 1"))
+            monkeypatch.setattr(postgresql_heap, "_PATIENCE_SECONDS", 1)
             with pytest.raises(ErasureIncompleteError, match="pieces of values are left") as caught:
                 await sessions.erasure.erase_user(**ANN, deep=True)
         await engine.dispose()
@@ -145,7 +158,8 @@ async def test_a_table_in_use_is_not_waited_for_for_ever(
     postgresql_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A rewrite that gets no lock on a table says so, and leaves no limit in the connection."""
-    monkeypatch.setattr("adk_memory_ext.erasure.postgresql_heap._LOCK_SECONDS", 1)
+    monkeypatch.setattr(postgresql_heap, "_LOCK_SECONDS", 1)
+    monkeypatch.setattr(postgresql_heap, "_PATIENCE_SECONDS", 1)
     async with DurableSessionService.from_url(postgresql_url, pool_size=1) as sessions:
         await talk(sessions, ANN, WORDS)
         await talk(sessions, ANNA, "painted the fence")
@@ -157,3 +171,23 @@ async def test_a_table_in_use_is_not_waited_for_for_ever(
         await engine.dispose()
         await asyncio.sleep(0)
         assert len((await sessions.list_sessions(**ANNA)).sessions) == 1
+
+
+async def test_statistics_hold_no_content_of_our_tables(postgresql_url: str) -> None:
+    """`ANALYZE` takes no samples of titles, facts, checkpoints and first states."""
+    async with DurableSessionService.from_url(postgresql_url) as sessions:
+        for number in range(9):
+            owner: dict[str, Any] = {"app_name": "app", "user_id": f"user-{number % 2}"}
+            name = f"session-{number}"
+            session = await sessions.create_session(
+                **owner, session_id=name, state={"note": WORDS, "user:likes": "tea"}
+            )
+            await sessions.set_session_title(**owner, session_id=name, title=WORDS)
+            await sessions.profiles.save(NewFact(key="hobby", value=WORDS), **owner)
+            await sessions.checkpoints.create(session, step=WORDS)
+    execute(postgresql_url, "ANALYZE")
+    values = "CAST(most_common_vals AS text), CAST(histogram_bounds AS text)"
+    where = "WHERE schemaname = 'public' AND tablename LIKE 'memext_%'"
+    statistics = execute(postgresql_url, f"SELECT {values} FROM pg_stats {where}")  # noqa: S608
+    assert statistics
+    assert WORDS not in str(statistics)
