@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import weakref
 from contextlib import aclosing
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, get_args
@@ -96,6 +97,7 @@ class Recovery(BasePlugin):
         await self._recover(service, invocation_context, how, answered)
         is_restored = not session.events and await service.checkpoints.is_restored(session)
         self._answered.add(invocation_context.invocation_id)
+        _when_over(invocation_context, self._forget)
         if is_restored or needs_fresh_facts(session.events):
             self._read_facts(invocation_context)
         return None
@@ -142,6 +144,7 @@ class Recovery(BasePlugin):
     def _read_facts(self, context: InvocationContext) -> None:
         if self._on_restore:
             self._fresh[context.invocation_id] = None
+            _when_over(context, self._forget)
 
     async def before_model_callback(
         self, *, callback_context: CallbackContext, llm_request: LlmRequest
@@ -169,22 +172,14 @@ class Recovery(BasePlugin):
                 raise RestoreHookError(name) from error
         return json.dumps(facts, ensure_ascii=False, default=str)
 
-    async def after_run_callback(self, *, invocation_context: InvocationContext) -> None:
-        """Forgets the invocation."""
-        self._forget(invocation_context)
+    def _forget(self, invocation_id: str) -> None:
+        self._fresh.pop(invocation_id, None)
+        self._answered.discard(invocation_id)
 
-    async def on_run_error_callback(
-        self,
-        *,
-        invocation_context: InvocationContext,
-        error: Exception,  # noqa: ARG002  # ADK's interface
-    ) -> None:
-        """Forgets the invocation."""
-        self._forget(invocation_context)
 
-    def _forget(self, context: InvocationContext) -> None:
-        self._fresh.pop(context.invocation_id, None)
-        self._answered.discard(context.invocation_id)
+def _when_over(context: InvocationContext, forget: Callable[[str], None]) -> None:
+    """Has an invocation forgotten whatever ends it: ADK has no callback for a cancelled one."""
+    weakref.finalize(context, forget, context.invocation_id).atexit = False
 
 
 def _alone(context: InvocationContext) -> DurableSessionService | None:

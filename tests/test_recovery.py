@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -433,6 +435,26 @@ async def test_fresh_facts_stay_for_the_whole_turn(sessions: DurableSessionServi
     ]
     assert told == [True, True, False, False]
     assert len(reads) == 1
+
+
+async def test_a_cancelled_turn_is_forgotten(sessions: DurableSessionService) -> None:
+    """Nothing of an invocation is kept when it is over, whatever ended it."""
+    session = await interrupted(sessions, *booking())
+    await sessions.append_event(session, said("x", state={"candidates": ["ring"]}))
+    part = Recovery(on_restore=[stock])
+    before = sum(map(len, (part._fresh, part._answered)))  # what must not grow
+    options = {"plugins": [MemoryPlugin(recovery=part)]}
+    async with running(sessions, echo(tools=[], gate=asyncio.Event()), **options) as runner:
+        turn = asyncio.ensure_future(say(runner, "well?"))
+        while not part._answered:
+            await asyncio.sleep(0.01)
+        turn.cancel()
+        with suppress(asyncio.CancelledError):
+            await turn
+    del turn, runner
+    await asyncio.sleep(0.05)
+    gc.collect()
+    assert sum(map(len, (part._fresh, part._answered))) == before == 0
 
 
 async def unreachable(context: CallbackContext) -> None:
