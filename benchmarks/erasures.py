@@ -37,9 +37,13 @@ ERASE: Final = "erase_user_ms"
 """Quantity: a user of one hundredth of the database, verified, without residue."""
 ERASE_WITH_HIT: Final = "erase_user_with_hit_ms"
 """The same where plain ADK had deleted something of the user earlier: the file is rewritten."""
+REINDEXED: Final = "erase_user_reindexed_ms"
+"""The same where the rebalancing of an index had kept a piece: the indexes are rewritten."""
 DELETE: Final = "delete_session_ms"
 """A session, until the call returns."""
 USERS: Final = 100
+_MOST_TRIES: Final = 4
+"""Users erased for each that an index has kept nothing of."""
 _A_TRANSACTION: Final = 2_000
 _MILLISECONDS: Final = 1_000
 _BYTES_AN_EVENT: Final = 2_300
@@ -53,6 +57,7 @@ class _Erasures:
     url: Callable[[str], str]
     effort: Effort
     measured: Measured
+    _next_user: int = 0
 
     async def seed(self) -> None:
         """Writes both databases through our own functions, sessions side by side."""
@@ -61,20 +66,24 @@ class _Erasures:
         shutil.copyfile(sqlite_file(self.url("long")), sqlite_file(self.url("plain")))
 
     async def erase(self) -> None:
-        """Measures `erase_user_ms`, of some users."""
+        """Measures `erase_user_ms`, and `erase_user_reindexed_ms` where an index kept something."""
+        wanted = self.effort.erase_rounds
         async with DurableSessionService.from_url(self.url("large")) as sessions:
-            for number in range(self.effort.erase_rounds):
+            for number in range(_MOST_TRIES * wanted):
                 receipt, elapsed = await _erased(sessions, number)
-                if receipt.residue_found:
-                    raise AssertionError(f"residue of {receipt.residue_found} values")
-                self.measured.add(ERASE, OURS.name, elapsed)
+                self._next_user = number + 1
+                quantity = ERASE if not receipt.residue_found else REINDEXED
+                self.measured.add(quantity, OURS.name, elapsed)
                 words = f"{receipt.counts['events']:,} events, {receipt.values_searched:,} values"
                 size = receipt.files["database"]["bytes"] / 1_000_000
-                self.measured.note(ERASE, OURS.name, f"{words}, {size:,.0f} MB")
+                self.measured.note(quantity, OURS.name, f"{words}, {size:,.0f} MB")
+                wanted -= quantity == ERASE
+                if not wanted:
+                    return
 
     async def erase_with_hit(self) -> None:
         """Measures `erase_user_with_hit_ms`, of one user."""
-        number = self.effort.erase_rounds
+        number = self._next_user
         with closing(sqlite3.connect(sqlite_file(self.url("large")))) as connection:
             connection.execute("PRAGMA secure_delete=OFF").fetchall()
             some = "SELECT id FROM events WHERE user_id = ?1 ORDER BY id LIMIT ?2"

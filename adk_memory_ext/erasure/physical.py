@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from adk_memory_ext.erasure.residue import ENOUGH
 from adk_memory_ext.erasure.sqlite_file import FileWork, work_on_file
 
 if TYPE_CHECKING:
@@ -73,8 +74,14 @@ async def clean(
         return Cleaned("logical", True, FileWork(), not_checked=reasons)
     module = database.sqlite_module if isinstance(database, SqliteDatabase) else "sqlite3"
     look = partial(work_on_file, path, values, module=module, deep=deep)
-    work = await look(vacuum=deep or is_lost, to_the_end=is_lost)
+    rewrite = deep or is_lost
+    work = await look(vacuum=rewrite, to_the_end=is_lost, quick=not rewrite)
     found = work.residue
+    if work.error is None and not work.is_pinned and not rewrite and work.residue:
+        # A few pieces are mostly what the rebalancing of an index has left.
+        few = work.residue < ENOUGH
+        if few or work.unsure:
+            work = await look(vacuum=False, reindex=few)
     # A page that VACUUM writes may hold old bytes of its own memory; a second one has none.
     for _attempt in range(2):
         if work.error is not None or work.is_pinned or not (work.residue or work.gave_up):

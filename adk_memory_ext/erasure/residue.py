@@ -29,6 +29,8 @@ _STRIDE: Final = 4
 _CHUNK: Final = 1 << 20
 _LARGEST_SET: Final = 1_500_000
 """Windows in memory at once, some 100 bytes each."""
+_FEW_CHUNKS: Final = 4
+"""Before it is worth while to make a set of all windows of values."""
 _ZEROS: Final = re.compile(b"\\0{8,}")
 _PADDED: Final = re.compile(rb"(?:[^\0]\0){5}|(?:\0[^\0]){5}")
 """What stands in any 12 bytes of ASCII as UTF-16."""
@@ -36,24 +38,24 @@ ENOUGH: Final = 16
 """Values with residue after which the search ends: all of it has to go anyway."""
 
 
-def forms(value: str) -> tuple[frozenset[bytes], frozenset[bytes]]:
+def forms(value: str, *, padded: bool) -> set[bytes]:
     """Returns how a text may have been stored: bare, and inside JSON text of both kinds.
 
-    The second set is UTF-16 of ASCII, of which every other byte is zero: bytes that have nothing of
-    that kind need not be searched for it.
+    Args:
+        value: The text.
+        padded: UTF-16 of ASCII, of which every other byte is zero, and nothing else; or all but
+            that. Bytes that have nothing of the kind need not be searched for it.
     """
-    texts = {
-        value,
-        json.dumps(value)[1:-1],
-        json.dumps(value, ensure_ascii=False)[1:-1],
-    }
-    found: tuple[set[bytes], set[bytes]] = set(), set()
+    texts = {value}
+    if not (value.isascii() and value.isprintable()) or '"' in value or "\\" in value:
+        texts |= {json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}
+    found: set[bytes] = set()
     for text in texts:
-        is_padded = text.isascii() and "\0" not in text
-        for encoding in ENCODINGS:
-            where = found[is_padded and encoding != ENCODINGS[0]]
-            where.add(text.encode(encoding, "surrogatepass"))
-    return frozenset(found[0]), frozenset(found[1])
+        is_ascii = text.isascii() and "\0" not in text
+        encodings = ENCODINGS[1:] if padded else ENCODINGS[:1] if is_ascii else ENCODINGS
+        if is_ascii or not padded:
+            found.update(text.encode(encoding, "surrogatepass") for encoding in encodings)
+    return found
 
 
 def is_searchable(value: str) -> bool:
@@ -70,14 +72,17 @@ class _Forms:
         self._lengths: Final = [len(form) for _owner, form in known]
         self._starts: Final = list(accumulate(map(_room, self._lengths), initial=0))
         self._blob: Final = b"".join(form.ljust(_room(len(form)), b"\0") for _owner, form in known)
-        is_small = len(self._blob) // _STRIDE <= _LARGEST_SET
-        self._set: Final = set(_aligned(self._blob)) if is_small else None
+        self._set: set[int] | None = None
+        self._chunks = 0
         self._places: Final[dict[int, list[int]]] = {}
 
     def common_windows(self, chunk: bytes) -> set[int]:
         """Returns the windows that stand in a chunk too, wherever they stand there."""
         if not self._blob:
             return set()
+        self._chunks += 1
+        if self._chunks == _FEW_CHUNKS and len(self._blob) // _STRIDE <= _LARGEST_SET:
+            self._set = set(_aligned(self._blob))
         if self._set is not None:
             known = self._set
             return {
@@ -163,7 +168,7 @@ class ResidueSearch:
         return _Forms(
             (index, form)
             for index, value in enumerate(self._values)
-            for form in sorted(forms(value)[padded])
+            for form in sorted(forms(value, padded=padded))
         )
 
     def _search(self, chunk: bytes, known: _Forms) -> None:

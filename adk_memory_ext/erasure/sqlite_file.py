@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _PATIENCE_SECONDS: Final = 10.0
 """A search that takes longer ends in a VACUUM, after which there is little left to search."""
+_QUICK_SECONDS: Final = 1.0
 _VACUUM_WAITS_SECONDS: Final = 60.0
 _ROOT: Final = str(Path(__file__).parents[2])
 # -I and -S: no variables, no user's folder, no site-packages. The values go over standard input,
@@ -41,6 +42,8 @@ class FileWork:
     shared: int = 0
     """Values of which a piece was found that live rows hold too."""
     gave_up: bool = False
+    unsure: bool = False
+    """Whether what counts as residue may stand in live rows: there was no time to look."""
     sqlite: str = ""
     """The version of the library that did it."""
     steps: Mapping[str, str] = field(default_factory=dict)
@@ -60,8 +63,10 @@ async def work_on_file(
     *,
     module: str = "sqlite3",
     vacuum: bool,
+    reindex: bool = False,
     deep: bool = False,
     to_the_end: bool = False,
+    quick: bool = False,
 ) -> FileWork:
     """Empties the WAL and searches the file for pieces of the values, in a process of its own.
 
@@ -70,8 +75,10 @@ async def work_on_file(
         values: What must not be left.
         module: The SQLite library, by its module: the one that the file is used through.
         vacuum: Rewrite the file first.
+        reindex: Rewrite the indexes first, which takes a fraction of the time.
         deep: Overwrite the WAL with zeros before it is cut off.
         to_the_end: Search however long it takes.
+        quick: Look for what is found among the live rows for a moment only, and be `unsure` then.
 
     A caller that is cancelled ends the process.
     """
@@ -80,6 +87,8 @@ async def work_on_file(
         "values": list(values),
         "module": module,
         "vacuum": vacuum,
+        "reindex": reindex,
+        "live_seconds": _QUICK_SECONDS if quick else None,
         "deep": deep,
         "patience_seconds": None if to_the_end else _PATIENCE_SECONDS,
         "vacuum_milliseconds": int(_VACUUM_WAITS_SECONDS * 1000),

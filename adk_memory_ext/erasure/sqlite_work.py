@@ -28,6 +28,8 @@ _PAUSE_SECONDS: Final = 0.05
 _BUSY_MILLISECONDS: Final = 250
 """How long one attempt waits for readers, who keep writers waiting meanwhile."""
 _BLOCK: Final = 1 << 20
+_STEPS: Final = 1_000
+"""Of SQLite's machine between two looks at the clock."""
 _OVERLAP: Final = 64
 _SPACE_NEEDED: Final = 2.2
 """Sizes of the file that VACUUM may need beside it: a copy and the WAL."""
@@ -42,10 +44,11 @@ def work_on(job: Mapping[str, Any]) -> dict[str, Any]:
     """Does a job and returns what came of it: counts and words, never a value.
 
     Args:
-        job: `path`, `values` to search for, `module` (that of SQLite), `vacuum`, `deep` (overwrite
-            the WAL with zeros), `patience_seconds` (None: search to the end), `vacuum_milliseconds`
-            (how long VACUUM waits for writers), and `skip`, the names of steps to leave out, for
-            tests that show what each of them is good for.
+        job: `path`, `values` to search for, `module` (that of SQLite), `vacuum`, `reindex`,
+            `live_seconds` (how long live rows are looked at for what was found; None: to the end),
+            `deep` (overwrite the WAL with zeros), `patience_seconds` (None: search to the end),
+            `vacuum_milliseconds` (how long VACUUM waits for writers), and `skip`, the names of
+            steps to leave out, for tests that show what each of them is good for.
     """
     path = Path(job["path"])
     outcome: dict[str, Any] = {"steps": {}, "files": {}, "error": None, "verified": False}
@@ -84,6 +87,8 @@ def _work(  # noqa: PLR0917
     connection.execute("PRAGMA foreign_keys=ON")
     if "optimize" not in skip:
         steps.update(_optimised(connection, sqlite))
+    if job.get("reindex"):
+        steps["reindex"] = _reindexed(connection, sqlite, path, job["vacuum_milliseconds"])
     if job["vacuum"] and "vacuum" not in skip:
         steps["vacuum"] = _vacuumed(connection, sqlite, path, job["vacuum_milliseconds"])
     outcome["pragmas"] = {name: _pragma(connection, name) for name in _PRAGMAS}
@@ -113,21 +118,36 @@ def _optimised(connection: Any, sqlite: Any) -> dict[str, str]:
     return steps
 
 
-def _vacuumed(connection: Any, sqlite: Any, path: Path, milliseconds: int) -> str:
-    size = path.stat().st_size
-    if shutil.disk_usage(path.parent).free < size * _SPACE_NEEDED:
-        return "failed: too little space on the disk"
-    # The copy holds live rows only, so that it may lie on the disk where memory is short.
-    in_memory = size <= _LARGEST_COPY_IN_MEMORY
+def _reindexed(connection: Any, sqlite: Any, path: Path, milliseconds: int) -> str:
+    """Builds the indexes anew: the rebalancing of their pages leaves copies of their entries."""
+    _choose_place_for_copies(connection, path)
+    return _patiently(connection, sqlite, "REINDEX", milliseconds)
+
+
+def _choose_place_for_copies(connection: Any, path: Path) -> None:
+    """A copy holds live rows only, so that it may lie on the disk where memory is short."""
+    in_memory = path.stat().st_size <= _LARGEST_COPY_IN_MEMORY
     connection.execute(f"PRAGMA temp_store={'MEMORY' if in_memory else 'FILE'}")
+
+
+def _patiently(connection: Any, sqlite: Any, sql: str, milliseconds: int) -> str:
+    """Runs what waits for writers, and tells how it went."""
     connection.execute(f"PRAGMA busy_timeout={milliseconds}").fetchall()
     try:
-        connection.execute("VACUUM")
+        connection.execute(sql)
     except sqlite.Error as error:
         return f"failed: {error}"
     finally:
         connection.execute(f"PRAGMA busy_timeout={_BUSY_MILLISECONDS}").fetchall()
     return "done"
+
+
+def _vacuumed(connection: Any, sqlite: Any, path: Path, milliseconds: int) -> str:
+    size = path.stat().st_size
+    if shutil.disk_usage(path.parent).free < size * _SPACE_NEEDED:
+        return "failed: too little space on the disk"
+    _choose_place_for_copies(connection, path)
+    return _patiently(connection, sqlite, "VACUUM", milliseconds)
 
 
 @contextmanager
@@ -214,7 +234,7 @@ def _wiped_journal(path: Path, mode: str) -> dict[str, str]:
 def _search(
     connection: Any, file: int, path: Path, job: Mapping[str, Any], outcome: dict[str, Any]
 ) -> None:
-    live = _LiveRows(connection)
+    live = _LiveRows(connection, job.get("live_seconds"))
     search = ResidueSearch(job["values"], live.hold, patience_seconds=job["patience_seconds"])
     if "search" not in job["skip"]:
         search.run(SlackReader(file))
@@ -232,6 +252,7 @@ def _search(
     outcome["residue"] = len(search.residue)
     outcome["shared"] = len(search.shared - search.residue)
     outcome["gave_up"] = search.gave_up
+    outcome["unsure"] = live.gave_up
 
 
 def _escaped(name: str) -> str:
@@ -248,10 +269,18 @@ def _blocks(path: Path) -> Iterator[bytes]:
 
 
 class _LiveRows:
-    """What stands in the rows of every table, seen as bytes."""
+    """What stands in the rows of every table, seen as bytes.
 
-    def __init__(self, connection: Any) -> None:
+    Args:
+        connection: The connection.
+        seconds: How long it may look in all; None: to the end.
+    """
+
+    def __init__(self, connection: Any, seconds: float | None = None) -> None:
+        self.gave_up = False
+        """Whether there was no time to look at all rows."""
         self._connection: Final = connection
+        self._seconds_left = seconds
         self._queries: Final = ["SELECT 1 FROM sqlite_schema WHERE instr(CAST(sql AS BLOB), ?1)"]
         names = "SELECT name FROM sqlite_schema WHERE type = 'table' AND rootpage > 0"
         for (name,) in connection.execute(names).fetchall():
@@ -263,7 +292,23 @@ class _LiveRows:
             self._queries.append(f"SELECT 1 FROM {_quoted(name)} WHERE {conditions} LIMIT 1")  # noqa: S608
 
     def hold(self, piece: bytes) -> bool:
-        """Whether a piece of a value stands in a live row."""
+        """Whether a piece of a value stands in a live row, as far as there is time to look."""
+        if self._seconds_left is None:
+            return self._find(piece)
+        deadline = time.monotonic() + self._seconds_left
+        self._connection.set_progress_handler(lambda: time.monotonic() > deadline, _STEPS)
+        try:
+            return self._find(piece)
+        except Exception:
+            if time.monotonic() <= deadline:  # else it was interrupted
+                raise
+            self.gave_up = True
+            return False
+        finally:
+            self._connection.set_progress_handler(None, 0)
+            self._seconds_left = max(0.0, deadline - time.monotonic())
+
+    def _find(self, piece: bytes) -> bool:
         for place, sql in enumerate(self._queries):
             if self._connection.execute(sql, (piece,)).fetchone():
                 # What one table holds, it mostly holds for the next piece too.
