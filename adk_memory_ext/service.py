@@ -19,6 +19,7 @@ from adk_memory_ext.appends import Appends, OnDirectWrite
 from adk_memory_ext.arrivals import Arrivals
 from adk_memory_ext.checkpoint_records import CheckpointPolicy
 from adk_memory_ext.erasure.erasing import Erasure
+from adk_memory_ext.erasure.foreign import ForeignErasure
 from adk_memory_ext.erasure.pruning import StoredHistory
 from adk_memory_ext.errors import CapabilityError, ConfigurationError, StoreUnavailableError
 from adk_memory_ext.interruptions import shown_events
@@ -149,10 +150,12 @@ class DurableSessionService(BaseSessionService):
         """What was done to the history of each request."""
         self._verify_deletes = verify_deletes
         holds_sessions = getattr(self._lowest, "database", None) is self._database
+        erased_from = self._database if holds_sessions else None
         self.erasure: Final = Erasure(
-            self._database if holds_sessions else None,
+            erased_from,
             None if policy is None else policy.ttl,
             self._lowest.forget_deleted if isinstance(self._lowest, ForgetsDeleted) else None,
+            ForeignErasure(self._lowest, self._own_store) if erased_from is None else None,
         )
         """Erases sessions and people, with receipts."""
         if media is not None:

@@ -72,6 +72,8 @@ class Backend:
     """Appends to several sessions at once lose no `user:` and no `app:` key."""
     keeps_parallel_creates: bool = False
     """Sessions created at once lose no `user:` and no `app:` key."""
+    erases: bool = False
+    """It has `sessions.erasure`."""
 
     @property
     def durable(self) -> bool:
@@ -146,7 +148,8 @@ def wrapped(bare: Backend) -> Backend:
         async with bare.open(place) as service, DurableSessionService(service) as durable:
             yield durable
 
-    return replace(bare, name=f"durable-{bare.name}", open=opening, keeps_append_order=True)
+    name = f"durable-{bare.name}"
+    return replace(bare, name=name, open=opening, keeps_append_order=True, erases=True)
 
 
 IN_MEMORY: Final = Backend(name="in_memory", storage="memory", open=_in_memory, refuses_stale=False)
@@ -171,6 +174,7 @@ _OURS: Final = Backend(
     open=_from_url,
     keeps_parallel_appends=True,
     keeps_parallel_creates=True,
+    erases=True,
 )
 
 OURS: Final = (

@@ -28,7 +28,7 @@ from adk_memory_ext.erasure.jobs import (
 )
 from adk_memory_ext.erasure.searched_values import SearchedValues
 from adk_memory_ext.erasure.subjects import Forks, Subject
-from adk_memory_ext.erasure.verifying import verify
+from adk_memory_ext.erasure.verifying import Verified, verify
 from adk_memory_ext.errors import (
     CapabilityError,
     ConfigurationError,
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from google.adk.memory.base_memory_service import BaseMemoryService
 
     from adk_memory_ext.erasure.elsewhere import CountElsewhere, EraseElsewhere
+    from adk_memory_ext.erasure.foreign import ForeignErasure
     from adk_memory_ext.erasure.ledger import Pending
     from adk_memory_ext.erasure.receipts import Receipt
     from adk_memory_ext.erasure.sweeping import Sweeping, Swept
@@ -76,6 +77,7 @@ class Erasure:
         ttl: For how long state lives; None: for ever.
         forget: Has the wrapped service keep nothing in memory of sessions that are gone; None
             where it keeps nothing.
+        foreign: Erases over a wrapped service without a database of ours.
     """
 
     def __init__(
@@ -83,8 +85,10 @@ class Erasure:
         database: Database | None,
         ttl: Ttl | None = None,
         forget: Callable[[], Awaitable[None]] | None = None,
+        foreign: ForeignErasure | None = None,
     ) -> None:
         self._database = database
+        self._foreign = foreign
         self._ttl = ttl
         self._forget = forget
         self._elsewhere: Final = Elsewhere()
@@ -137,6 +141,9 @@ class Erasure:
     ) -> Receipt:
         """Erases a session everywhere and verifies that its bytes are gone.
 
+        Over a foreign service it goes through that service's own interface: rows only, level
+        `logical`; the receipt is stored where there is a `store=`.
+
         User state and app state stay. A running or later append to the session is refused, in every
         process; its id may be used again. Sessions that were forked from it hold its words too.
 
@@ -158,7 +165,6 @@ class Erasure:
             ConfigurationError: When `forks` is something else. Nothing was deleted.
             ErasureIncompleteError: When something is left or could not be verified. All that can
                 be erased is gone; its `receipt` says what is not.
-            CapabilityError: When the wrapped service has no database of ours. Nothing was deleted.
             StoreUnavailableError: When the database cannot be written. Nothing was deleted.
         """
         subject = Subject(app_name, user_id, session_id)
@@ -259,13 +265,13 @@ class Erasure:
         """Returns the stored receipts, the oldest first."""
         from adk_memory_ext.erasure import ledger
 
-        return await self._required().read(ledger.receipts)
+        return await self._with_receipts().read(ledger.receipts)
 
     async def broken_receipts(self) -> list[int]:
         """Returns the numbers of stored receipts that were changed or follow a missing one."""
         from adk_memory_ext.erasure import ledger
 
-        return await self._required().read(ledger.broken_links)
+        return await self._with_receipts().read(ledger.broken_links)
 
     async def erase_rows(
         self,
@@ -393,6 +399,10 @@ class Erasure:
             )
         return self._database
 
+    def _with_receipts(self) -> Database:
+        store = None if self._foreign is None else self._foreign.store
+        return store or self._required()
+
     @contextlib.asynccontextmanager
     async def _deleted(
         self,
@@ -441,6 +451,10 @@ class Erasure:
     async def _plan(self, subject: Subject, forks: Forks) -> Plan:
         from adk_memory_ext.erasure import stored_rows
 
+        if self._foreign is not None:
+            found, out_of_reach = await self._foreign.count(subject, self._elsewhere)
+            out_of_reach += self._elsewhere.unknown
+            return Plan(subject.kind, dict(found), tuple(out_of_reach))
         database = self._required()
         subjects = await database.read(lambda tx: stored_rows.with_forks(tx, subject))
         planned = subjects if forks == "erase" else [subject]
@@ -472,6 +486,12 @@ class Erasure:
     ) -> Receipt:
         from adk_memory_ext.erasure import ledger
 
+        if self._foreign is not None:
+            key = secrets.token_bytes(32)
+            receipt = await self._foreign.erase(
+                checked(subject), self._elsewhere, key, requested_by
+            )
+            return Verified(is_done=True, receipts=[receipt]).last()
         database = self._required()
         checked(subject)
         key = secrets.token_bytes(32)

@@ -441,10 +441,10 @@ async def test_a_store_that_fails_is_named(file_sessions: DurableSessionService)
 
 
 async def test_what_cannot_be_erased_is_refused(tmp_path: Path) -> None:
-    """Over a service without our database an erasure is refused; so is an id that is none."""
+    """An id that is none is refused; an export over a service without our database too."""
     async with DurableSessionService(InMemorySessionService()) as foreign:
         with pytest.raises(CapabilityError):
-            await foreign.erasure.erase_user(**ANN)
+            await foreign.erasure.export_user(**ANN)
     async with DurableSessionService.from_url(f"sqlite:///{tmp_path}/a.db") as sessions:
         with pytest.raises(InvalidIdError):
             await sessions.erasure.erase_user(app_name="app", user_id="")

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+import pytest
+from google.adk.memory.in_memory_memory_service import InMemoryMemoryService
+from google.adk.sessions.in_memory_session_service import InMemorySessionService
+from typing_extensions import override
+
 from adk_memory_ext import NewFact, Provenance
+from adk_memory_ext.errors import ErasureIncompleteError
+from adk_memory_ext.service import DurableSessionService
 from conversation import said
 
 if TYPE_CHECKING:
-    from adk_memory_ext.service import DurableSessionService
+    from pathlib import Path
 
 ANN: Final[dict[str, Any]] = {"app_name": "app", "user_id": "ann"}
 ANNA: Final[dict[str, Any]] = {"app_name": "app", "user_id": "anna"}
@@ -63,3 +70,41 @@ async def test_an_erased_person_has_no_profile(sessions: DurableSessionService) 
     assert await facts(sessions, ANN) == {}
     assert await facts(sessions, ANNA) == {"dietary": 1, "mood": 1}
     assert set((await sessions.erasure.plan_user(**ANN)).counts.values()) == {0}
+
+
+async def test_over_a_foreign_service_what_lies_beside_it_goes_too(tmp_path: Path) -> None:
+    """With `store=` the profile goes as well, the receipt is stored, and memory is reached."""
+    store = f"sqlite:///{tmp_path}/beside.db"
+    memory = InMemoryMemoryService()
+    async with DurableSessionService(InMemorySessionService(), store=store) as sessions:
+        for owner in (ANN, ANNA):
+            session = await sessions.create_session(**owner, session_id="s")
+            await sessions.append_event(session, said("I live on plants"))
+            await memory.add_session_to_memory(session)
+            await sessions.profiles.save(NewFact(key="dietary", value="vegetarian"), **owner)
+        sessions.erasure.register(memory_service=memory)
+        plan = await sessions.erasure.plan_user(**ANN)
+        receipt = await sessions.erasure.erase_user(**ANN, requested_by="desk")
+        assert (receipt.level, receipt.verified) == ("logical", True)
+        assert any("InMemorySessionService" in reason for reason in receipt.not_checked)
+        for name, count in {"sessions": 1, "events": 1, "profile facts": 1, "memory": 1}.items():
+            assert plan.counts[name] == receipt.counts[name] == count
+        assert await facts(sessions, ANN) == {}
+        assert await facts(sessions, ANNA) == {"dietary": 0}
+        (stored,) = await sessions.erasure.receipts()
+        assert (stored.number, stored.digest) == (receipt.number, receipt.digest)
+        assert await sessions.erasure.broken_receipts() == []
+
+
+async def test_a_foreign_service_that_keeps_something_is_named() -> None:
+    """What a foreign service does not let go of makes the erasure incomplete."""
+
+    class Keeps(InMemorySessionService):
+        @override
+        async def delete_session(self, *, app_name: str, user_id: str, session_id: str) -> None:
+            """Does nothing."""
+
+    async with DurableSessionService(Keeps()) as sessions:
+        await sessions.create_session(**ANN, session_id="s")
+        with pytest.raises(ErasureIncompleteError, match="sessions: Keeps still has some"):
+            await sessions.erasure.erase_session(**ANN, session_id="s")
