@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, get_args
 
-from adk_memory_ext import sql_checkpoints
+from adk_memory_ext import checkpoint_pruning, sql_checkpoints
 from adk_memory_ext.checkpoint_records import (
     Checkpoint,
     CheckpointDiff,
@@ -460,9 +460,9 @@ class Checkpoints:
 
         def work(tx: Transaction) -> int:
             found = sql_checkpoints.listed(tx, identity, whole_user=whole_user)
-            doomed = sql_checkpoints.doomed(found, retention, moment)
+            doomed = checkpoint_pruning.doomed(found, retention, moment)
             for line_key, numbers in doomed.items():
-                sql_checkpoints.prune(tx, line_key, numbers)
+                checkpoint_pruning.prune(tx, line_key, numbers)
             return sum(map(len, doomed.values()))
 
         return await self._store.write(work)
@@ -470,7 +470,7 @@ class Checkpoints:
     async def delete(self, *, app_name: str, user_id: str, session_id: str) -> None:
         """Deletes every checkpoint of a session, with the values that they hold."""
         identity = session_identity(app_name, user_id, session_id)
-        await self._store.write(lambda tx: sql_checkpoints.delete(tx, identity))
+        await self._store.write(lambda tx: checkpoint_pruning.delete(tx, identity))
 
     @property
     def _store(self) -> Database:

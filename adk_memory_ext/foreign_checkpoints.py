@@ -20,7 +20,7 @@ from google.adk.events.event import Event
 from google.adk.events.event_actions import EventActions
 from google.adk.sessions.base_session_service import GetSessionConfig
 
-from adk_memory_ext import sql_checkpoints, sql_expiry
+from adk_memory_ext import checkpoint_pruning, sql_checkpoints, sql_expiry
 from adk_memory_ext.checkpoint_records import Restored
 from adk_memory_ext.checkpoint_requests import REQUESTS, requests_in
 from adk_memory_ext.errors import (
@@ -298,7 +298,7 @@ class ForeignCheckpoints:
 
     async def forget(self, session: SessionId) -> None:
         """Deletes the checkpoints of a session that was deleted."""
-        await self._database.write(partial(sql_checkpoints.delete, session=session))
+        await self._database.write(partial(checkpoint_pruning.delete, session=session))
 
     # -- making ------------------------------------------------------------------------------
 
@@ -479,7 +479,7 @@ def _realign(tx: Transaction, session: SessionId, ids: Sequence[str]) -> None:
         sequence, event_id = stored.checkpoint.sequence, stored.checkpoint.event_id
         is_of_line = stored.line_key == line.key and 0 < sequence <= len(ids)
         if is_of_line and ids[sequence - 1] == event_id:
-            sql_checkpoints.cut_back(tx, line, stored)
+            checkpoint_pruning.cut_back(tx, line, stored)
             return
     sql_checkpoints.begin_line(tx, session, line.incarnation + 1)
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sqlalchemy import or_, select
 
 from adk_memory_ext import (
+    checkpoint_pruning,
     expired_state,
     sql_checkpoints,
     sql_expiry,
@@ -272,9 +273,9 @@ def delete_checkpoints(tx: Transaction, rules: Rules, lines: Sequence[Line]) -> 
             continue
         before = _texts_of_line(tx, line.key)
         if is_all:
-            sql_checkpoints.delete_line(tx, line.key)
+            checkpoint_pruning.delete_line(tx, line.key)
         else:
-            sql_checkpoints.prune(tx, line.key, numbers)
+            checkpoint_pruning.prune(tx, line.key, numbers)
         texts += before - _texts_of_line(tx, line.key)
         names += list(line.session.parameters().values())
         counts["checkpoints"] += len(numbers)
@@ -294,7 +295,7 @@ def _doomed(tx: Transaction, rules: Rules, line: Line) -> tuple[list[int], bool]
     numbers: set[int] = set()
     if rules.policy.checkpoints is not None:
         seconds = rules.now / MICROSECONDS
-        gone = sql_checkpoints.doomed(found, rules.policy.checkpoints, seconds)
+        gone = checkpoint_pruning.doomed(found, rules.policy.checkpoints, seconds)
         numbers.update(gone.get(line.key, ()))
     orphaned = rules.before(rules.policy.orphaned_checkpoints)
     is_orphan = not is_there or (head is not None and rules.is_expired(head))
