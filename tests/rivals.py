@@ -127,3 +127,22 @@ def search_without_privileges(_number: int, job: dict[str, Any]) -> dict[str, An
         "x".encode(encoding)  # loads what that user may not read, perhaps
     _give_privileges_up()
     return work_on(job)
+
+
+def append_loaded(_number: int, url: str, loaded: str, go: str, text: str) -> str:
+    """Loads a session, waits for a file, and appends; returns the name of the error, if any."""
+
+    async def run() -> str:
+        async with DurableSessionService.from_url(url) as sessions:
+            session = await sessions.get_session(app_name="app", user_id="ann", session_id="s")
+            assert session is not None
+            Path(loaded).touch()  # noqa: ASYNC240  # nothing else runs here
+            while not Path(go).exists():  # noqa: ASYNC240
+                await asyncio.sleep(0.01)
+            try:
+                await sessions.append_event(session, said(text, state={"user:note": text}))
+            except Exception as error:  # noqa: BLE001  # the test looks at it
+                return type(error).__name__
+        return ""
+
+    return asyncio.run(run())

@@ -17,7 +17,8 @@ from adk_memory_ext.service import DurableSessionService
 from conversation import said, texts
 from fuzzed_files import build, delete
 from residues import residue
-from rivals import append_until, in_processes, search_without_privileges
+from rivals import append_loaded, append_until, in_processes, search_without_privileges
+from servers import HANG_SECONDS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,6 +66,36 @@ async def test_another_process_writes_meanwhile(tmp_path: Path) -> None:
             assert session is not None
             assert len(texts(session.events)) == expected > 0
     assert residue(tmp_path / "sessions.db", [WORDS, ANN["user_id"]], sqlite3) == []
+
+
+@pytest.mark.parametrize("used_again", [False, True], ids=["gone", "used-again"])
+async def test_what_another_process_has_loaded_brings_nothing_back(
+    used_again: bool, tmp_path: Path
+) -> None:
+    """An append through an object that was loaded before is refused, in every process."""
+    url = f"sqlite:///{tmp_path}/sessions.db"
+    owner: dict[str, Any] = {"app_name": "app", "user_id": "ann"}
+    loaded, go = tmp_path / "loaded", tmp_path / "go"
+    async with DurableSessionService.from_url(url) as sessions:
+        session = await sessions.create_session(**owner, session_id="s")
+        await sessions.append_event(session, said(WORDS))
+        appending = asyncio.create_task(
+            asyncio.to_thread(in_processes, 1, append_loaded, url, str(loaded), str(go), WORDS)
+        )
+        async with asyncio.timeout(HANG_SECONDS):
+            while not loaded.exists():
+                await asyncio.sleep(0.01)
+        receipt = await sessions.erasure.erase_user(**owner)
+        if used_again:
+            await sessions.create_session(**owner, session_id="s")
+        go.touch()
+        (error,) = await appending
+        assert receipt.verified
+        assert error == ("StaleSessionError" if used_again else "SessionNotFoundError")
+        assert await sessions.get_user_state(**owner) == {}
+        again = await sessions.get_or_create_session(**owner, session_id="s")
+        assert (again.events, dict(again.state)) == ([], {})
+    assert residue(tmp_path / "sessions.db", [WORDS], sqlite3) == []
 
 
 def test_a_disk_too_full_to_rewrite_the_file(
