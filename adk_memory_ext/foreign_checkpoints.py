@@ -7,8 +7,6 @@ event never came to be is dropped when the log goes on without it.
 
 from __future__ import annotations
 
-import json
-import time
 import uuid
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,28 +20,27 @@ from google.adk.sessions.base_session_service import GetSessionConfig
 
 from adk_memory_ext import checkpoint_pruning, sql_checkpoints, sql_expiry
 from adk_memory_ext.checkpoint_records import Restored
-from adk_memory_ext.checkpoint_requests import REQUESTS, requests_in
+from adk_memory_ext.checkpoint_requests import requests_in
 from adk_memory_ext.errors import (
     CapabilityError,
     CheckpointInconsistentError,
     StoreUnavailableError,
 )
-from adk_memory_ext.interruptions import COPY_OF, FORKED, RESTORED, outline_of
+from adk_memory_ext.foreign_logs import View, beside, copied, rows_of
+from adk_memory_ext.interruptions import FORKED, RESTORED, outline_of
 from adk_memory_ext.log_digests import Fault, first_fault
 from adk_memory_ext.rewind_marks import UnhideableError, live_positions, plan_restore
 from adk_memory_ext.rewinds import (
-    BEFORE,
-    REMOVED,
     initial_state,
     restoring_delta,
     restoring_scopes,
     session_scope,
     state_after,
 )
-from adk_memory_ext.sql_checkpoints import Line, Moment, StoredCheckpoint, identity_of
+from adk_memory_ext.sql_checkpoints import Line, StoredCheckpoint, identity_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from google.adk.sessions.session import Session
 
@@ -51,7 +48,7 @@ if TYPE_CHECKING:
     from adk_memory_ext.records import SessionId
     from adk_memory_ext.rewinds import Scope
     from adk_memory_ext.sql_sessions import Database
-    from adk_memory_ext.statements import Row, Transaction
+    from adk_memory_ext.statements import Transaction
 
 _TAIL: Final = 64
 """How many of the newest events are loaded first: mostly the last checkpoint is among them."""
@@ -71,43 +68,6 @@ class ForeignService:
     """Appends an event for whoever holds the turn."""
     delete: Callable[[SessionId], Awaitable[None]]
     """Deletes a session."""
-
-
-@dataclass(frozen=True, slots=True)
-class _View:
-    """A session beside what its checkpoints know of it."""
-
-    line: Line | None
-    session: Session
-    events: Sequence[Event]
-    """Those that no checkpoint covers."""
-
-    @property
-    def covered(self) -> int:
-        """How many events checkpoints cover."""
-        return 0 if self.line is None else self.line.covered
-
-    def pending(self) -> list[tuple[int, CheckpointRequest]]:
-        """Returns what the events ask for, each with the number of events up to there."""
-        return [
-            (number, request)
-            for number, event in enumerate(self.events, start=1)
-            for request in requests_in(event.custom_metadata)
-        ]
-
-    def moment(self, end: int, begin: int) -> Moment:
-        """Returns what a checkpoint behind the first `end` new events is made of."""
-        rows = _rows(self.events[begin:end], self.covered + begin)
-        state: Mapping[str, Any] = self.session.state
-        if end < len(self.events):
-            log = self.session.events
-            state = state_after(initial_state(state, log), log[: self.covered + end])
-        return Moment(rows, session_scope(state), lambda: self._whole_state(state))
-
-    def _whole_state(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        now = self.session.state
-        scoped = {key: now[key] for key in now if key.startswith(("user:", "app:"))}
-        return {**session_scope(state), **scoped}
 
 
 class ForeignCheckpoints:
@@ -221,7 +181,7 @@ class ForeignCheckpoints:
             ) from None
         delta = restoring_delta(session.state, session_scope(target), can_remove=False)
         delta |= restoring_scopes(session.state, target, scopes, can_remove=False)
-        copies = [_copied(session.events[place], is_copy=True) for place in plan.copies]
+        copies = [copied(session.events[place], is_copy=True) for place in plan.copies]
         note = Event(
             invocation_id=f"restore-{uuid.uuid4()}",
             author="user",
@@ -273,7 +233,7 @@ class ForeignCheckpoints:
         made = await self._service.create(new, target)
         try:
             for place in live:
-                event = _copied(log[place], is_copy=False)
+                event = copied(log[place], is_copy=False)
                 if place == live[-1]:
                     forked = {FORKED: stored.checkpoint.id}
                     event.custom_metadata = (event.custom_metadata or {}) | forked
@@ -326,7 +286,7 @@ class ForeignCheckpoints:
         )
 
     def _add(
-        self, tx: Transaction, session: SessionId, view: _View, request: CheckpointRequest | None
+        self, tx: Transaction, session: SessionId, view: View, request: CheckpointRequest | None
     ) -> list[str] | None:
         """Stores what is asked for; None when somebody else has stored checkpoints meanwhile."""
         line = sql_checkpoints.newest_line(tx, session, lock=True)
@@ -347,7 +307,7 @@ class ForeignCheckpoints:
             line, done = sql_checkpoints.newest_line(tx, session) or line, end
         return made
 
-    async def _view(self, session: SessionId) -> _View | None:
+    async def _view(self, session: SessionId) -> View | None:
         """Returns the session beside its checkpoints; None without a session.
 
         All of it is loaded where the state behind an event that is not the newest is asked for.
@@ -360,7 +320,7 @@ class ForeignCheckpoints:
                 return None
             ids = [event.id for event in found.events]
             is_whole = config is _ALL or len(ids) < _TAIL
-            view = _beside(line, last, found, is_whole=is_whole)
+            view = beside(line, last, found, is_whole=is_whole)
             if view and (is_whole or all(end == len(view.events) for end, _ in view.pending())):
                 return view
         await self._database.write(partial(_realign, session=session, ids=ids))
@@ -399,7 +359,7 @@ class ForeignCheckpoints:
         stretches = await self._database.read(
             lambda tx: list(sql_checkpoints.stretches(tx, stored.line_key, up_to))
         )
-        log = ((row[0], row[1], row[3]) for row in _rows(session.events, 0))
+        log = ((row[0], row[1], row[3]) for row in rows_of(session.events, 0))
         return first_fault(stored.salt, stretches, log)
 
     async def _refuse_inconsistent(self, stored: StoredCheckpoint, session: Session) -> None:
@@ -454,22 +414,6 @@ def _newest(tx: Transaction, session: SessionId) -> tuple[Line | None, str | Non
     return line, None if last is None else last[0]
 
 
-def _beside(
-    line: Line | None, last: str | None, session: Session, *, is_whole: bool
-) -> _View | None:
-    """Returns a session beside its checkpoints; None if the newest of them is not of its log.
-
-    None too where too little of the log was loaded to tell. `last` is the event that it covers.
-    """
-    if line is None or not line.covered:
-        return _View(line, session, session.events) if is_whole else None
-    ids = [event.id for event in session.events]
-    place = len(ids) - ids[::-1].index(last) if last in ids else 0
-    if not place or (is_whole and place != line.covered):
-        return None
-    return _View(line, session, session.events[place:])
-
-
 def _realign(tx: Transaction, session: SessionId, ids: Sequence[str]) -> None:
     """Drops the checkpoints whose events never came to be; of another session, begins its own."""
     line = sql_checkpoints.newest_line(tx, session, lock=True)
@@ -482,35 +426,6 @@ def _realign(tx: Transaction, session: SessionId, ids: Sequence[str]) -> None:
             checkpoint_pruning.cut_back(tx, line, stored)
             return
     sql_checkpoints.begin_line(tx, session, line.incarnation + 1)
-
-
-def _rows(events: Sequence[Event], before: int) -> list[Row]:
-    """Returns events as the rows of a log that has so many others before them."""
-    return [
-        (number, event.id, event.invocation_id, _text(event))
-        for number, event in enumerate(events, start=before + 1)
-    ]
-
-
-def _text(event: Event) -> str:
-    """Returns an event as it is read, in one way of writing it down."""
-    data = event.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
-    if "long_running_tool_ids" in data:
-        data["long_running_tool_ids"] = sorted(data["long_running_tool_ids"])
-    return json.dumps(data, sort_keys=True, separators=(",", ":"))
-
-
-def _copied(event: Event, *, is_copy: bool) -> Event:
-    """Returns the same event without its delta; as a copy it has an id and a time of its own."""
-    copy = event.model_copy(deep=True)
-    copy.actions.state_delta = {}
-    noted = {BEFORE, REMOVED, REQUESTS}
-    metadata = {k: v for k, v in (event.custom_metadata or {}).items() if k not in noted}
-    if is_copy:
-        metadata.setdefault(COPY_OF, event.id)
-        copy.id, copy.timestamp = str(uuid.uuid4()), time.time()
-    copy.custom_metadata = metadata or None
-    return copy
 
 
 def _restored(
