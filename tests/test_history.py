@@ -38,6 +38,7 @@ from adk_memory_ext.history import (
     trim_contents,
 )
 from adk_memory_ext.history.calibration import ESTIMATE, calibrated
+from adk_memory_ext.history.entries import CONTINUATION
 from adk_memory_ext.history.strategies import CLEARED, SUPERSEDED
 from adk_memory_ext.history.tokens import content_tokens, text_tokens
 from adk_memory_ext.history.validity import INTERRUPTED, PENDING
@@ -404,6 +405,15 @@ async def test_an_interrupted_call_is_told_to_the_model() -> None:
     assert answers_in(sent) == [INTERRUPTED]
     assert [part.function_call.name for c in sent for part in c.parts or () if part.function_call]
     assert "adk-1" not in "".join(llm.requests[0])
+
+
+def test_a_history_ends_with_a_user() -> None:
+    """Where the newest message is not there, ADK's own words ask for more, and they are counted."""
+    contents = [user("question"), model("word " * 30)]
+    sent = trim_contents(contents, policy(2_000))
+    assert sent[:-1] == contents
+    assert (sent[-1].role, (sent[-1].parts or [])[0].text) == ("user", CONTINUATION)
+    assert trim_contents(sent, policy(2_000)) == sent
 
 
 async def test_a_long_running_call_is_pending() -> None:

@@ -19,6 +19,12 @@ OTHER_AGENTS_WORDS: Final = "For context:"
 """What ADK 2.13 begins another agent's turn with, which it presents as a user's."""
 PLACEHOLDER: Final = "[Earlier messages were left out.]"
 """What a user's turn says that stands where one is needed and none is left."""
+CONTINUATION: Final = (
+    "Continue processing previous requests as instructed. Exit or provide a summary if no more"
+    " outputs are needed."
+)
+"""What ADK 2.13 itself puts behind a history that ends with a model's turn."""
+_NOBODYS_WORDS: Final = (OTHER_AGENTS_WORDS, PLACEHOLDER, CONTINUATION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +102,7 @@ def looks_asked(content: types.Content) -> bool:
         content.role == "user"
         and not answers(content)
         and not any(part.code_execution_result for part in parts)
-        and not (parts and (parts[0].text or "").startswith((OTHER_AGENTS_WORDS, PLACEHOLDER)))
+        and not (parts and (parts[0].text or "").startswith(_NOBODYS_WORDS))
     )
 
 

@@ -15,7 +15,7 @@ from google.genai import types
 
 from adk_memory_ext.errors import ConfigurationError
 from adk_memory_ext.history.tokens import json_text, text_tokens
-from adk_memory_ext.history.validity import needs_user, placeholder
+from adk_memory_ext.history.validity import continuation, ends_openly, needs_user, placeholder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -53,6 +53,7 @@ class Draft:
         self.target = target
         self._count = count
         self._placeholder = count(placeholder())
+        self._continuation = count(continuation())
         self._gone: set[int] = set()
         self._tokens: int | None = None
 
@@ -67,6 +68,8 @@ class Draft:
                 if needs_user(before, step.now[0].content):
                     self._tokens += self._placeholder
                 before = step.now[-1].content
+            if before is not None and ends_openly(before):
+                self._tokens += self._continuation
         return self._tokens
 
     @property

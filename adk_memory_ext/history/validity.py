@@ -2,8 +2,8 @@
 
 Gemini refuses a request in which a tool's answers do not directly follow their calls, one for
 each; in which a call follows on a turn of the model's; in which a content is empty; or that does
-not begin with a user. Other providers refuse the first too. What is valid stays as it is, object
-by object, so that a second pass changes nothing.
+not begin and end with a user. Other providers refuse the first too. What is valid stays as it is,
+object by object, so that a second pass changes nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from google.genai import types
 
-from adk_memory_ext.history.entries import PLACEHOLDER, Entry, answers, calls
+from adk_memory_ext.history.entries import CONTINUATION, PLACEHOLDER, Entry, answers, calls
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -241,13 +241,25 @@ def _without_answers(entry: Entry) -> Entry | None:
 
 
 def _in_order(entries: Sequence[Entry]) -> list[Entry]:
-    """Has a user begin, and something of a user's stand before each call."""
+    """Has a user begin and end, and something of a user's stand before each call."""
     result: list[Entry] = []
     for entry in entries:
         if needs_user(result[-1].content if result else None, entry.content):
             result.append(Entry(placeholder(), fate="added"))
         result.append(entry)
+    if result and ends_openly(result[-1].content):
+        result.append(Entry(continuation(), fate="added"))
     return result
+
+
+def ends_openly(content: types.Content) -> bool:
+    """Whether a history cannot end with this content: nobody has asked for more."""
+    return content.role == _MODEL
+
+
+def continuation() -> types.Content:
+    """Returns a user's turn that asks for more."""
+    return types.Content(role=_USER, parts=[types.Part(text=CONTINUATION)])
 
 
 def needs_user(before: types.Content | None, content: types.Content) -> bool:

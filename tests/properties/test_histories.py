@@ -26,6 +26,8 @@ from adk_memory_ext.history import (
     trim_contents,
 )
 from adk_memory_ext.history.entries import looks_asked
+from adk_memory_ext.history.tokens import content_tokens
+from adk_memory_ext.history.validity import INTERRUPTED, placeholder
 from backends import count
 from gemini_stub import rejection
 from histories import AGENT, CODE, TOOLS, context_of, into, random_log, request_of
@@ -159,6 +161,9 @@ async def test_what_fits_goes_as_it_is() -> None:
         if faults(request.contents):
             continue
         contents, report = trimmed_request(request, events, HistoryPolicy(budget_tokens=10**7))
+        restored = [c for c in contents if c not in request.contents and _tools(c)]
+        if restored and INTERRUPTED["note"] in wire(contents):
+            continue  # of parallel calls ADK leaves out the one without an answer; it is put back
         added = [line for line in report.lines if line.fate != "kept"]
         if not any(event.content and len(event.content.parts or ()) for event in events):
             continue
@@ -256,7 +261,15 @@ def test_any_contents_become_valid(contents: list[types.Content], budget: int) -
     try:
         given_on = trim_contents([*contents, question], policy)
     except BudgetExceededError as error:
-        pytest.fail(str(error))
+        parts = error.parts
+    else:
+        parts = {}
+    if parts:
+        # What a person said last, in however many messages, stays: it alone is too large, but for
+        # what has to stand between two of them.
+        needed = parts["current input"] + parts["output reserve"] + parts["margin"]
+        assert needed > budget - 2 * content_tokens(placeholder())
+        return
     assert faults(given_on) == []
     assert given_on[-1] is question or any(content is question for content in given_on)
     assert wire(trim_contents(given_on, policy)) == wire(given_on)
@@ -274,8 +287,7 @@ async def test_any_filter_is_repaired(seed: int, data: st.DataObject) -> None:
 
     part = History(100_000, custom_filter=some)
     part.trim(context_of(events), request)
-    found = [fault for fault in faults(request.contents) if not fault.startswith("the last")]
-    assert found == []
+    assert faults(request.contents) == []
     words = newest_words(events)
     assert words is None or words in wire(request.contents).replace("\\n", "\n")
 
