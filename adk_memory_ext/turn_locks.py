@@ -196,7 +196,7 @@ class AdvisoryTurnLocks:
     async def _run(self, sql: Any, name: int | str) -> bool:
         async with self._one_at_a_time:
             if self._closed:
-                raise StoreUnavailableError("The service is closed; no turn was taken.")
+                raise StoreUnavailableError("The service is closed; nothing was written.")
             try:
                 if self._connection is None or self._connection.invalidated:
                     self._connection = await self._engine.connect()
