@@ -31,9 +31,12 @@ _LARGEST_SET: Final = 1_500_000
 """Windows in memory at once, some 100 bytes each."""
 _FEW_CHUNKS: Final = 4
 """Before it is worth while to make a set of all windows of values."""
+_FEW_WINDOWS: Final = 100
+"""Which are found faster one by one."""
 _ZEROS: Final = re.compile(b"\\0{8,}")
-_PADDED: Final = re.compile(rb"(?:[^\0]\0){5}|(?:\0[^\0]){5}")
-"""What stands in any 12 bytes of ASCII as UTF-16."""
+_PLAIN: Final = re.compile(r"[\t\n\r -~]*")
+_PADDED: Final = re.compile(rb"(?:[\t\n\r -~]\0){5}|(?:\0[\t\n\r -~]){5}")
+"""What stands in any 12 bytes of plain ASCII as UTF-16."""
 ENOUGH: Final = 16
 """Values with residue after which the search ends: all of it has to go anyway."""
 
@@ -51,7 +54,7 @@ def forms(value: str, *, padded: bool) -> set[bytes]:
         texts |= {json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}
     found: set[bytes] = set()
     for text in texts:
-        is_ascii = text.isascii() and "\0" not in text
+        is_ascii = _PLAIN.fullmatch(text) is not None
         encodings = ENCODINGS[1:] if padded else ENCODINGS[:1] if is_ascii else ENCODINGS
         if is_ascii or not padded:
             found.update(text.encode(encoding, "surrogatepass") for encoding in encodings)
@@ -94,7 +97,10 @@ class _Forms:
     def find(self, windows: set[int]) -> None:
         """Looks for windows among the forms: once for all of them, as there are many forms."""
         windows = windows - self._places.keys()
-        if not windows:
+        if len(windows) <= _FEW_WINDOWS:
+            for window in windows:
+                places = _places(self._blob, window.to_bytes(8, sys.byteorder))
+                self._places[window] = [at for at in places if at % _STRIDE == 0]
             return
         for offset, view in ((0, _view(self._blob)), (_STRIDE, _view(self._blob, _STRIDE))):
             found = [(at, window) for at, window in enumerate(view) if window in windows]
