@@ -612,8 +612,12 @@ class DurableSessionService(BaseSessionService):
             await self._own_store.close()
 
     async def __aenter__(self) -> Self:
-        """Returns the service; what an earlier process left of an erasure is finished."""
-        await self.erasure.begin()
+        """Returns the service; what an earlier process left of an erasure is finished.
+
+        A server is asked for that at the first use: entering connects to nothing.
+        """
+        if self._database is not None and not self._database.is_server:
+            await self.erasure.begin()
         return self
 
     async def __aexit__(
