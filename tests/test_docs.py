@@ -78,6 +78,17 @@ def test_every_link_leads_somewhere(document: Path) -> None:
     assert broken == []
 
 
+def test_every_page_can_be_found_from_the_first_one() -> None:
+    """docs/README.md leads to each page but the decisions, whose folder it names."""
+    index = ROOT / "docs/README.md"
+    linked = {
+        (index.parent / target).resolve()
+        for target in re.findall(r"\]\(([^)#]+)", index.read_text())
+    }
+    pages = {path for path in ROOT.glob("docs/**/*.md") if path.parent.name != "decisions"}
+    assert pages - {index} <= linked
+
+
 @each_document
 def test_every_path_exists(document: Path) -> None:
     """A path into the project, and a document or file of it that is named, is there."""
