@@ -355,19 +355,34 @@ class Erasure:
         return True
 
     async def begin(self) -> None:
-        """Has erasures that an earlier process left finished in the background; once."""
-        from adk_memory_ext.erasure import ledger
+        """Has erasures that an earlier process left finished in the background; once.
 
+        A file is asked for them at once, a server in the background: it may take its time.
+        """
         if self._has_begun:
             return
         self._has_begun = True
-        if self._database is None or not _may_hold_rows(self._database):
+        database = self._database
+        if database is None:
             return
-        with contextlib.suppress(MemoryExtError):  # the first use of the service says it
-            if await self._database.read(ledger.pending):
-                self._resuming = asyncio.create_task(self._resume_quietly())
+        if database.is_server or (
+            database.file is not None
+            and size_of(database.file) > 0
+            and await self._is_any_pending(database)
+        ):
+            self._resuming = asyncio.create_task(self._resume_quietly(database))
 
-    async def _resume_quietly(self) -> None:
+    async def _is_any_pending(self, database: Database) -> bool:
+        from adk_memory_ext.erasure import ledger
+
+        try:
+            return bool(await database.read(ledger.pending))
+        except MemoryExtError:
+            return False  # the first use of the service says it
+
+    async def _resume_quietly(self, database: Database) -> None:
+        if not await self._is_any_pending(database):
+            return
         try:
             await self.resume()
         except MemoryExtError as error:
@@ -540,7 +555,3 @@ def _checked(forks: Forks) -> Forks:
     if forks not in get_args(Forks):
         raise ConfigurationError(f"forks must be 'erase' or 'detach', not {forks!r}.")
     return forks
-
-
-def _may_hold_rows(database: Database) -> bool:
-    return database.is_server or (database.file is not None and size_of(database.file) > 0)

@@ -9,7 +9,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from sqlalchemy import and_, delete, false, func, not_, select, update
+from sqlalchemy import and_, delete, exists, false, func, not_, select, update
 
 from adk_memory_ext.adk_tables import events, sessions, user_states
 from adk_memory_ext.erasure.subjects import Subject, Traces, text_of
@@ -58,11 +58,16 @@ class Store:
         """Whether the table has rows of such a subject."""
         return subject.session_id is None or self.session_column is not None
 
-    def own(self, subject: Subject) -> ColumnElement[bool]:
-        """The condition that a row is the subject's."""
+    def own(self, subject: Subject, *, left: bool = False) -> ColumnElement[bool]:
+        """The condition that a row is the subject's.
+
+        Args:
+            subject: Whose.
+            left: Only what is left of sessions that are gone.
+        """
         if self.by_session_key:
             link = Store("", memext_sessions, "session_id")
-            keys = select(memext_sessions.c.session_key).where(link.own(subject))
+            keys = select(memext_sessions.c.session_key).where(link.own(subject, left=left))
             return self.table.c.session_key.in_(keys)
         if self.by_line_key:
             line = Store("", memext_checkpoint_lines, "session_id")
@@ -75,6 +80,8 @@ class Store:
         ]
         if subject.session_id is not None and self.session_column is not None:
             conditions.append(IsExactly(columns[self.session_column], subject.session_id))
+        if left and self.table is memext_sessions:
+            conditions.append(not_(_has_session()))
         return and_(*conditions)
 
 
@@ -159,12 +166,31 @@ def read_rows(
 def delete_rows(
     tx: Transaction, subject: Subject, stores: Iterable[Store] = STORES
 ) -> dict[str, int]:
-    """Deletes the subject's rows and returns how many each store held."""
+    """Deletes the subject's rows and returns how many each store held.
+
+    On a server somebody may make a session of the subject meanwhile: what is beside ADK's tables is
+    deleted only where its session is gone, so that nobody is left with a half.
+    """
+    held = [store for store in stores if store.holds(subject)]
+    alone = tx.dialect == "sqlite"
+    if not alone:
+        held.sort(key=lambda store: store.table not in (events, sessions))
     return {
-        store.name: tx.connection.execute(delete(store.table).where(store.own(subject))).rowcount
-        for store in stores
-        if store.holds(subject)
+        store.name: tx.connection.execute(
+            delete(store.table).where(store.own(subject, left=not alone))
+        ).rowcount
+        for store in held
     }
+
+
+def _has_session() -> ColumnElement[bool]:
+    """The condition that the session of a row of `memext_sessions` is stored."""
+    link = memext_sessions.c
+    return exists().where(
+        sessions.c.app_name == link.app_name,
+        sessions.c.user_id == link.user_id,
+        sessions.c.id == link.session_id,
+    )
 
 
 def cut_profile(tx: Transaction, subject: Subject) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import sqlite3.dbapi2
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -87,7 +86,7 @@ class Fuse:
 
 
 def fused(monkeypatch: pytest.MonkeyPatch) -> Fuse:
-    """Returns a fuse in every connection that SQLAlchemy opens from now on."""
+    """Returns a fuse in every connection that is opened from now on."""
     fuse = Fuse()
 
     class FusedCursor(sqlite3.Cursor):
@@ -108,5 +107,5 @@ def fused(monkeypatch: pytest.MonkeyPatch) -> Fuse:
     def open_fused(*arguments: Any, **options: Any) -> sqlite3.Connection:
         return connect(*arguments, **options, factory=FusedConnection)
 
-    monkeypatch.setattr(sqlite3.dbapi2, "connect", open_fused)
+    monkeypatch.setattr(sqlite3, "connect", open_fused)
     return fuse
