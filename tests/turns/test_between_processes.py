@@ -100,7 +100,7 @@ async def test_a_turn_cancelled_at_any_tick_leaves_no_lock(
     """Another process gets the turn, wherever this one was cancelled."""
     one, two = databases
     async with running(one) as runner:
-        for ticks in range(0, 200, count(9, 1)):
+        for ticks in range(0, 200, count(15, 1)):
             turn = asyncio.ensure_future(say(runner, "cancelled"))
             for _ in range(ticks):
                 await asyncio.sleep(0)
