@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from datetime import timedelta
 
 FORMAT_VERSION: Final = 1
@@ -38,8 +38,8 @@ class KnowsKeys(Protocol):
     def is_personal(self, key: str) -> bool:
         """Whether the value of a key is personal."""
 
-    def without_personal(self, text: str, *states: Mapping[str, Any]) -> str:
-        """Returns a text in which no personal value of some states stands."""
+    def without_personal(self, *states: Mapping[str, Any]) -> Callable[[Any], Any]:
+        """Returns what takes the personal values of some states out of what is said."""
 
     def ttl(self, key: str) -> timedelta | None:
         """Returns how long after its last write a key is returned; None: for ever."""
@@ -59,8 +59,8 @@ class CheckpointPolicy:
     at which the checkpoint is stored."""
     state_policy: KnowsKeys | None = None
     """A `StatePolicy`: its `personal` keys are never stored either, and their values are blacked
-    out in summaries; what has a `ttl` there is as old after a restore as it was. A service that has
-    a policy puts it here."""
+    out in summaries, names of workflows and references; what has a `ttl` there is as old after a
+    restore as it was. A service that has a policy puts it here."""
 
     def is_stored(self, key: str) -> bool:
         """Whether the value of a key goes into the checkpoint."""

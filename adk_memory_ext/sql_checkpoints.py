@@ -42,10 +42,12 @@ from adk_memory_ext.sql_store import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from adk_memory_ext.checkpoint_records import CheckpointPolicy
+    from adk_memory_ext.checkpoint_records import CheckpointPolicy, KnowsKeys
     from adk_memory_ext.log_digests import Fault
     from adk_memory_ext.statements import Row, Transaction
 
+_SAID: Final = ("summary", "workflow", "references")
+"""What an app says of a step in its own words and ids; the rest names code."""
 SNAPSHOT_EVERY: Final = 32
 """Checkpoints from one whole state to the next."""
 _LONGEST_INLINE: Final = 48
@@ -231,9 +233,8 @@ def add(  # noqa: PLR0917
             return str(rows[0][0])
     stretch, artifacts, specials = _stretch_of(line, moment.rows)
     last = (moment.rows[-1][1], moment.rows[-1][2] or "") if moment.rows else last_event(tx, line)
-    if request.summary and policy.state_policy is not None:
-        summary = policy.state_policy.without_personal(request.summary, moment.whole_state())
-        request = replace(request, summary=summary)
+    if policy.state_policy is not None:
+        request = _without_personal(request, policy.state_policy, moment)
     values = moment.whole_state() if policy.scoped else moment.state
     state = _entries(values, line.salt, policy)
     _store_values(tx, line, state, values)
@@ -266,6 +267,17 @@ def add(  # noqa: PLR0917
     }
     tx.run("insert_checkpoint", parameters)
     return checkpoint_id
+
+
+def _without_personal(
+    request: CheckpointRequest, keys: KnowsKeys, moment: Moment
+) -> CheckpointRequest:
+    """Returns a request that says nothing personal; reads the other scopes if it says anything."""
+    said = {name: value for name in _SAID if (value := getattr(request, name))}
+    if not said:
+        return request
+    clean = keys.without_personal(moment.whole_state())
+    return replace(request, **{name: clean(value) for name, value in said.items()})
 
 
 def _stretch_of(line: Line, rows: Sequence[Row]) -> tuple[Stretch, dict[str, int], list[list[Any]]]:

@@ -9,11 +9,14 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import pytest
+from google.adk.sessions.in_memory_session_service import InMemorySessionService
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import MetaData, select
 
 from adk_memory_ext import CheckpointPolicy, DurableSessionService, StatePolicy, StateRule
+from adk_memory_ext.policy.personal import PERSONAL, PIECE, out_of_text
 from backends import count
 from conversation import said
 from people import OWN, SESSION
@@ -22,7 +25,6 @@ from tables import file_url, within
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import pytest
     from sqlalchemy.engine import Connection
 
     from adk_memory_ext import Checkpoint
@@ -134,6 +136,64 @@ async def test_a_personal_value_comes_back_from_the_log_alone(tmp_path: Path) ->
         back = await sessions.get_session(**SESSION)
         assert back is not None
         assert back.state == {"step": "read", "note_public": "kept"}
+
+
+@pytest.mark.parametrize("scoped", [False, True])
+@pytest.mark.parametrize("foreign", [False, True])
+async def test_no_quotation_of_a_personal_value_gets_into_a_record(
+    foreign: bool, scoped: bool, tmp_path: Path
+) -> None:
+    """A piece of a text, a name in an object, a value of another scope, a reference to one."""
+    url = file_url(tmp_path)
+    options: dict[str, Any] = {
+        "policy": POLICY,
+        "checkpoint_policy": CheckpointPolicy(scoped=scoped),
+    }
+    service = (
+        DurableSessionService(InMemorySessionService(), store=url, **options)
+        if foreign
+        else DurableSessionService.from_url(url, **options)
+    )
+    async with service as sessions:
+        created = {
+            "resume_text": "kept the lighthouse of Avonlea for eleven years",
+            "note_1": {"Bob Marley": 61973},
+            "user:email": "ann@avonlea.ca",
+            "step": "read",
+        }
+        session = await sessions.create_session(**SESSION, state=created)
+        point = await sessions.checkpoints.create(
+            session,
+            step="read",
+            workflow="for ann@avonlea.ca",
+            summary="kept the lighthouse…, step 1: knows Bob Marley",
+            references={"mail": "ann@avonlea.ca", "order": "A-61973-7", "number": 61973},
+        )
+    assert point.summary == "[personal]…, step 1: knows [personal]"
+    assert point.workflow == "for [personal]"
+    assert point.references == {"mail": PERSONAL, "order": "A-61973-7", "number": PERSONAL}
+    rows = within(url, beside)
+    for piece in ("lighthouse", "Bob Marley", "avonlea.ca"):
+        assert piece not in rows
+
+
+@given(
+    st.text(min_size=PIECE, max_size=60),
+    st.text(max_size=40),
+    st.text(max_size=40),
+    st.tuples(st.integers(0, 48), st.integers(PIECE, 60)),
+)
+def test_no_piece_of_a_personal_value_is_left_in_a_text(
+    value: str, before: str, after: str, cut: tuple[int, int]
+) -> None:
+    """Whatever part of it is quoted, and whatever stands around."""
+    start, length = cut
+    text = before + value[start : start + length] + after
+    left = out_of_text(text, [value])
+    pieces = {value[at : at + PIECE] for at in range(len(value) - PIECE + 1)}
+    assert not [piece for piece in pieces if piece in left and PERSONAL not in piece]
+    if not any(piece in text for piece in pieces):
+        assert left == text
 
 
 async def test_a_policy_for_checkpoints_keeps_what_it_says(tmp_path: Path) -> None:

@@ -50,8 +50,6 @@ _LABELS: Final = {
 }
 SECRET: Final = "[secret]"  # noqa: S105  # no secret itself
 """What stands in place of the value of a `secret` key."""
-PERSONAL: Final = "[personal]"
-"""What stands in place of the value of a `personal` key in the summary of a checkpoint."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,23 +112,29 @@ class Redaction:
 
     def value(self, value: Any, secrets: Iterable[str] = ()) -> Any:
         """Returns a value with each text in it as it may be stored; itself if nothing changed."""
+        return each_leaf(value, partial(self._leaf, secrets=secrets))
+
+    def _leaf(self, value: Any, secrets: Iterable[str]) -> Any:
         if isinstance(value, str):
             # A plain text: the value of an enum of strings is not what `type` would keep.
             redacted = self.text(str.__str__(value), secrets)
             return value if redacted == value else redacted
-        if isinstance(value, dict):
-            items = [(self.value(k, secrets), self.value(v, secrets)) for k, v in value.items()]
-            same = all(
-                k is a and v is b for (k, v), (a, b) in zip(items, value.items(), strict=True)
-            )
-            return value if same else _with_own_keys(items)
-        if isinstance(value, list | tuple) and type(value) in (list, tuple):
-            parts = [self.value(item, secrets) for item in value]
-            same = all(a is b for a, b in zip(parts, value, strict=True))
-            return value if same else type(value)(parts)
         if type(value) is int and self.secrets and str(value) in set(secrets):
             return SECRET
         return value
+
+
+def each_leaf(value: Any, change: Callable[[Any], Any]) -> Any:
+    """Returns a value with each key and leaf of it changed; itself if none was."""
+    if isinstance(value, dict):
+        items = [(each_leaf(k, change), each_leaf(v, change)) for k, v in value.items()]
+        same = all(k is a and v is b for (k, v), (a, b) in zip(items, value.items(), strict=True))
+        return value if same else _with_own_keys(items)
+    if isinstance(value, list | tuple) and type(value) in (list, tuple):
+        parts = [each_leaf(item, change) for item in value]
+        same = all(a is b for a, b in zip(parts, value, strict=True))
+        return value if same else type(value)(parts)
+    return change(value)
 
 
 def _hidden(name: str, match: re.Match[str]) -> str:

@@ -6,7 +6,7 @@ import copy
 import logging
 from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
@@ -14,10 +14,11 @@ from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from adk_memory_ext.errors import ConfigurationError
 from adk_memory_ext.policy.key_check import SCOPES, key_fault, scope_of
-from adk_memory_ext.policy.redaction import PERSONAL, Redaction, secret_texts
+from adk_memory_ext.policy.personal import out_of_leaf, out_of_text, personal_texts
+from adk_memory_ext.policy.redaction import Redaction, each_leaf, secret_texts
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
 Sensitivity = Literal["public", "personal", "secret"]
 Undeclared = Literal["allow", "warn", "reject"]
@@ -302,18 +303,26 @@ class StatePolicy:
         """Whether a key's value is personal."""
         return self.sensitivity(key) == "personal"
 
-    def without_personal(self, text: str, *states: Mapping[str, Any]) -> str:
-        """Returns a text as it may stand beside the record of what was done.
+    def without_personal(self, *states: Mapping[str, Any]) -> Callable[[Any], Any]:
+        """Returns what makes of an app's words about a session what may stand beside it.
 
-        What `personal` keys of some states hold is blacked out, from 4 characters on, and what the
-        redaction finds.
+        What `personal` keys of these states hold is blacked out, from 4 characters on, with pieces
+        of 12 characters of it, and what the redaction finds. In a structure, whose leaves are ids
+        and no text for people, a short value is blacked out only where it is the whole leaf.
         """
-        values = (
+        secrets = self.secrets(*states)
+        personal = personal_texts(
             value for state in states for key, value in state.items() if self.is_personal(key)
         )
-        for personal in secret_texts(values):
-            text = text.replace(personal, PERSONAL)
-        return self.redaction.text(text, self.secrets(*states))
+
+        def clean(said: Any) -> Any:
+            if isinstance(said, str):
+                said = out_of_text(said, personal)
+            else:
+                said = each_leaf(said, partial(out_of_leaf, personal=personal))
+            return self.redaction.value(said, secrets)
+
+        return clean
 
     def shaped(self, state: Mapping[str, Any]) -> dict[str, Any]:
         """Returns a stored state as a reader finds it: typed, with defaults.
