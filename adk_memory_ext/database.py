@@ -12,6 +12,7 @@ import importlib
 import os
 import shlex
 import sqlite3
+import time
 from contextlib import closing, suppress
 from dataclasses import dataclass, fields
 from datetime import timedelta
@@ -54,6 +55,7 @@ _EXTRAS: Final[Mapping[str, str]] = {
 # as mariadb: then every append after a load is refused as stale (google-adk 2.13.0).
 _DIALECT_ALIASES: Final[Mapping[str, str]] = {"postgres": "postgresql", "mariadb": "mysql"}
 _COUNTED: Final = ("sessions", "events")
+_BETWEEN_TRIES: Final = timedelta(milliseconds=5)
 _LONGEST_TIMEOUT: Final = timedelta(milliseconds=2**31 - 1)  # what SQLite can count to
 
 
@@ -292,8 +294,7 @@ def set_pragmas(connection: Any, options: DatabaseOptions, *, in_memory: bool) -
     cursor = connection.cursor()
     try:
         for pragma, value in wanted.items():
-            cursor.execute(f"PRAGMA {pragma}={value}")
-            cursor.fetchall()
+            _set_pragma(cursor, f"PRAGMA {pragma}={value}", options.busy_timeout)
             cursor.execute(f"PRAGMA {pragma}")
             (actual,) = cursor.fetchone()
             if actual != value:
@@ -302,6 +303,26 @@ def set_pragmas(connection: Any, options: DatabaseOptions, *, in_memory: bool) -
                 )
     finally:
         cursor.close()
+
+
+def _set_pragma(cursor: Any, statement: str, patience: timedelta) -> None:
+    """Runs the statement, waiting for other connections as long as a write may wait.
+
+    The change to WAL asks no busy handler: it fails at once while another connection writes or
+    makes the file (https://www.sqlite.org/wal.html, "Activating And Configuring WAL Mode").
+    """
+    until = time.monotonic() + patience.total_seconds()
+    while True:
+        try:
+            cursor.execute(statement)
+            cursor.fetchall()
+        except Exception as error:
+            code = getattr(error, "sqlite_errorcode", None)
+            if code != sqlite3.SQLITE_BUSY or time.monotonic() >= until:
+                raise
+            time.sleep(_BETWEEN_TRIES.total_seconds())
+        else:
+            return
 
 
 def sqlite_library(name: str) -> Any:

@@ -11,6 +11,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
+import threading
 import traceback
 from contextlib import closing, contextmanager
 from datetime import timedelta
@@ -33,7 +34,12 @@ from adk_memory_ext.database import (
     set_pragmas,
     sqlite_path,
 )
-from adk_memory_ext.errors import ConfigurationError, MemoryExtError, SchemaVersionError
+from adk_memory_ext.errors import (
+    ConfigurationError,
+    MemoryExtError,
+    SchemaVersionError,
+    StoreUnavailableError,
+)
 from adk_memory_ext.service import DurableSessionService
 from conversation import said, texts
 from rivals import get_or_create, in_processes, refusal_without_privileges, run_adk
@@ -738,3 +744,35 @@ async def test_a_password_is_not_described(postgresql_url: str) -> None:
     assert "user:***@127.0.0.1:1/name cannot be reached" in str(caught.value)
     assert "hunter2" not in "".join(traceback.format_exception(caught.value))
     assert "password" not in (await describe(f"{postgresql_url}?password=hunter2"))["database"]
+
+
+@contextmanager
+def held_by_another(path: Path) -> Iterator[sqlite3.Connection]:
+    """Another connection is in the middle of a write to a file that is not in WAL mode yet."""
+    with closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as other:
+        other.execute("CREATE TABLE being_made (id)")
+        other.execute("BEGIN IMMEDIATE")
+        yield other
+
+
+async def test_a_start_waits_for_who_is_making_the_file(tmp_path: Path) -> None:
+    """A service starts on a file that another process is writing, as soon as that one is done."""
+    path = tmp_path / "sessions.db"
+    with held_by_another(path) as other:
+        release = threading.Timer(0.3, other.execute, ["COMMIT"])
+        release.start()
+        async with DurableSessionService.from_url(f"sqlite:///{path}") as sessions:
+            session = await sessions.create_session(**OWNER)
+        release.join()
+    assert session.id
+
+
+async def test_a_start_waits_no_longer_than_it_may(tmp_path: Path) -> None:
+    """A file that stays locked past `busy_timeout` is named as locked."""
+    path = tmp_path / "sessions.db"
+    patience = timedelta(milliseconds=50)
+    with held_by_another(path):
+        service = DurableSessionService.from_url(f"sqlite:///{path}", busy_timeout=patience)
+        with pytest.raises(StoreUnavailableError, match="locked"):
+            async with service as sessions:
+                await sessions.create_session(**OWNER)
