@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sqlalchemy import MetaData, func, insert, inspect, literal, select, text
 
@@ -168,54 +168,89 @@ def _record_adk_version(connection: Connection) -> None:
         )
 
 
+class _Words(NamedTuple):
+    """What a database calls the things that the tables are made of."""
+
+    key: str
+    """A number that the database gives."""
+    number: str
+    """A number that refers to such a key."""
+    long_text: str
+    without_rowid: str
+    collate: str = ""
+    """Compares ids as ADK's tables do."""
+    exact: str = ""
+    """Compares ids exactly: for tables that nothing joins with ADK's."""
+
+
+def _words(connection: Connection) -> _Words:
+    if connection.dialect.name == "sqlite":
+        return _Words("INTEGER NOT NULL", "INTEGER", "TEXT", " WITHOUT ROWID")
+    if connection.dialect.name == "postgresql":
+        return _Words("BIGSERIAL NOT NULL", "BIGINT", "TEXT", "")
+    collate, exact = _collation(connection), _exact_collation(connection)
+    key = "BIGINT NOT NULL AUTO_INCREMENT"
+    return _Words(key, "BIGINT", "LONGTEXT", "", f" COLLATE {collate}", f" COLLATE {exact}")
+
+
+def _create(connection: Connection, *statements: str) -> None:
+    """Creates tables and indexes; on MySQL anew.
+
+    It commits at each CREATE TABLE, so that a start that broke off has left some.
+    """
+    for statement in statements:
+        if connection.dialect.name == "mysql" and statement.startswith("CREATE TABLE "):
+            connection.execute(text(f"DROP TABLE IF EXISTS {statement.split()[2]}"))
+        connection.execute(text(statement))
+
+
+def _add_column(connection: Connection, table: str, column: str, described: str) -> None:
+    """Adds a column where it is missing: MySQL commits DDL, and a start may have broken off."""
+    if column not in {known["name"] for known in inspect(connection).get_columns(table)}:
+        connection.execute(text(f"ALTER TABLE {table} ADD COLUMN {column} {described}"))
+
+
+_NUMBERED: Final = """FROM memext_events o JOIN memext_sessions s ON s.session_key = o.session_key
+    JOIN events e ON e.app_name = s.app_name AND e.user_id = s.user_id
+        AND e.session_id = s.session_id AND e.id = o.event_id"""
+"""Events `e` with their sequence."""
+
+
 def _create_sequences(connection: Connection) -> None:
     """Version 1: the order of events, and the order and titles of sessions."""
-    if connection.dialect.name == "mysql":
-        # Which commits at each CREATE TABLE: what a start that broke off left is made anew.
-        connection.execute(text("DROP TABLE IF EXISTS memext_events, memext_sessions"))
-    key = {"sqlite": "INTEGER NOT NULL", "postgresql": "BIGSERIAL NOT NULL"}.get(
-        connection.dialect.name, "BIGINT NOT NULL AUTO_INCREMENT"
-    )
-    number = "INTEGER" if connection.dialect.name == "sqlite" else "BIGINT"
-    without_rowid = " WITHOUT ROWID" if connection.dialect.name == "sqlite" else ""
-    collation = _collation(connection)
-    collate = "" if collation is None else f" COLLATE {collation}"
-    for statement in (
+    words = _words(connection)
+    _create(
+        connection,
         f"""CREATE TABLE memext_sessions (
-            session_key {key}, app_name VARCHAR(128) NOT NULL, user_id VARCHAR(128) NOT NULL,
+            session_key {words.key}, app_name VARCHAR(128) NOT NULL, user_id VARCHAR(128) NOT NULL,
             session_id VARCHAR(128) NOT NULL, incarnation BIGINT NOT NULL,
             last_sequence BIGINT NOT NULL, content_sequence BIGINT NOT NULL,
             newest_event_id VARCHAR(128), created_microseconds BIGINT NOT NULL,
             updated_microseconds BIGINT NOT NULL, title VARCHAR(256), PRIMARY KEY (session_key),
-            CONSTRAINT memext_sessions_identity UNIQUE (app_name, user_id, session_id)){collate}""",
+            CONSTRAINT memext_sessions_identity UNIQUE (app_name, user_id, session_id)
+            ){words.collate}""",
         """CREATE INDEX memext_sessions_by_user
             ON memext_sessions (app_name, user_id, updated_microseconds, session_key)""",
         """CREATE INDEX memext_sessions_by_app
             ON memext_sessions (app_name, updated_microseconds, session_key)""",
         f"""CREATE TABLE memext_events (
-            session_key {number} NOT NULL, sequence BIGINT NOT NULL,
+            session_key {words.number} NOT NULL, sequence BIGINT NOT NULL,
             event_id VARCHAR(128) NOT NULL,
-            PRIMARY KEY (session_key, sequence)){without_rowid}{collate}""",
-    ):
-        connection.execute(text(statement))
+            PRIMARY KEY (session_key, sequence)){words.without_rowid}{words.collate}""",
+    )
 
 
 def _create_profiles(connection: Connection) -> None:
     """Version 2: profile facts, and the row that a profile's writers lock."""
-    collate = without_rowid = ""
-    text_type = "TEXT"
-    if connection.dialect.name == "mysql":
-        connection.execute(text("DROP TABLE IF EXISTS memext_profile_facts, memext_profile_users"))
-        # Nothing joins these with ADK's tables, so that they may compare ids exactly beside any.
-        collate, text_type = f" COLLATE {_exact_collation(connection)}", "MEDIUMTEXT"
-    elif connection.dialect.name == "sqlite":
-        without_rowid = " WITHOUT ROWID"
+    words = _words(connection)
+    text_type = words.long_text.replace("LONG", "MEDIUM")
     owner = "app_name VARCHAR(128) NOT NULL, user_id VARCHAR(128) NOT NULL"
-    for statement in (
+    _create(
+        connection,
         f"""CREATE TABLE memext_profile_users (
             {owner}, incarnation BIGINT NOT NULL, revision BIGINT NOT NULL,
             written_microseconds BIGINT NOT NULL,
-            PRIMARY KEY (app_name, user_id)){without_rowid}{collate}""",
+            PRIMARY KEY (app_name, user_id)){words.without_rowid}{words.exact}""",
         f"""CREATE TABLE memext_profile_facts (
             {owner}, retired_revision BIGINT NOT NULL, subject VARCHAR(64) NOT NULL,
             fact_key VARCHAR(64) NOT NULL, revision BIGINT NOT NULL, supersedes BIGINT,
@@ -225,59 +260,46 @@ def _create_profiles(connection: Connection) -> None:
             created_microseconds BIGINT NOT NULL, expires_microseconds BIGINT,
             retired_microseconds BIGINT,
             PRIMARY KEY (app_name, user_id, retired_revision, subject, fact_key)
-            ){without_rowid}{collate}""",
-    ):
-        connection.execute(text(statement))
+            ){words.without_rowid}{words.exact}""",
+    )
 
 
 def _create_state_times(connection: Connection) -> None:
     """Version 3: when state that expires was last written."""
-    collate = ""
-    if connection.dialect.name == "mysql":
-        connection.execute(text("DROP TABLE IF EXISTS memext_state_times"))
-        collate = f" COLLATE {_exact_collation(connection)}"
-    for statement in (
+    _create(
+        connection,
         f"""CREATE TABLE memext_state_times (
             app_name VARCHAR(128) NOT NULL, user_id VARCHAR(128) NOT NULL,
             session_id VARCHAR(128) NOT NULL, state_key VARCHAR(256) NOT NULL,
             written_microseconds BIGINT NOT NULL,
-            PRIMARY KEY (app_name, user_id, session_id, state_key)){collate}""",
+            PRIMARY KEY (app_name, user_id, session_id, state_key)){_words(connection).exact}""",
         """CREATE INDEX memext_state_times_by_time
             ON memext_state_times (written_microseconds)""",
-    ):
-        connection.execute(text(statement))
+    )
 
 
 def _create_landmarks(connection: Connection) -> None:
     """Version 4: where the long-running calls and the compaction summaries are."""
-    if connection.dialect.name == "mysql":
-        connection.execute(text("DROP TABLE IF EXISTS memext_landmarks"))
-    number = "INTEGER" if connection.dialect.name == "sqlite" else "BIGINT"
-    without_rowid = " WITHOUT ROWID" if connection.dialect.name == "sqlite" else ""
-    collation = _collation(connection)
-    collate = "" if collation is None else f" COLLATE {collation}"
-    connection.execute(
-        text(
-            f"""CREATE TABLE memext_landmarks (
-            session_key {number} NOT NULL, sequence BIGINT NOT NULL,
+    words = _words(connection)
+    _create(
+        connection,
+        f"""CREATE TABLE memext_landmarks (
+            session_key {words.number} NOT NULL, sequence BIGINT NOT NULL,
             call_digest VARCHAR(64) NOT NULL, answered_sequence BIGINT,
-            PRIMARY KEY (session_key, sequence, call_digest)){without_rowid}{collate}"""
-        )
+            PRIMARY KEY (session_key, sequence, call_digest)
+            ){words.without_rowid}{words.collate}""",
     )
     _find_landmarks(connection)
 
 
 def _find_landmarks(connection: Connection) -> None:
     """Notes those of the events that are stored already, in the order of their append."""
-    stored = """SELECT o.session_key, o.sequence, e.event_data FROM memext_events o
-        JOIN memext_sessions s ON s.session_key = o.session_key
-        JOIN events e ON e.app_name = s.app_name AND e.user_id = s.user_id
-            AND e.session_id = s.session_id AND e.id = o.event_id
+    kind = "CHAR" if connection.dialect.name == "mysql" else "TEXT"
+    stored = f"""SELECT o.session_key, o.sequence, e.event_data {_NUMBERED}
         WHERE CAST(e.event_data AS {kind}) LIKE :call
             OR CAST(e.event_data AS {kind}) LIKE :answer
             OR CAST(e.event_data AS {kind}) LIKE :summary
         ORDER BY o.session_key, o.sequence"""
-    kind = "CHAR" if connection.dialect.name == "mysql" else "TEXT"
     patterns = {
         "call": "%long_running_tool_ids%",
         "answer": "%function_response%",
@@ -291,7 +313,7 @@ def _find_landmarks(connection: Connection) -> None:
         "UPDATE memext_landmarks SET answered_sequence = :sequence WHERE session_key = :key"
         " AND call_digest = :call AND answered_sequence IS NULL"
     )
-    for key, sequence, data in connection.execute(text(stored.format(kind=kind)), patterns):
+    for key, sequence, data in connection.execute(text(stored), patterns):
         event = json.loads(data) if isinstance(data, str) else data
         found = references(event)
         for call in found.answered:
@@ -302,77 +324,49 @@ def _find_landmarks(connection: Connection) -> None:
 
 def _create_requests(connection: Connection) -> None:
     """Version 5: what was done to the history of each request."""
-    if connection.dialect.name == "mysql":
-        connection.execute(text("DROP TABLE IF EXISTS memext_requests"))
-    key = {"sqlite": "INTEGER NOT NULL", "postgresql": "BIGSERIAL NOT NULL"}.get(
-        connection.dialect.name, "BIGINT NOT NULL AUTO_INCREMENT"
-    )
-    number = "INTEGER" if connection.dialect.name == "sqlite" else "BIGINT"
-    long_text = "LONGTEXT" if connection.dialect.name == "mysql" else "TEXT"
-    collation = _collation(connection)
-    collate = "" if collation is None else f" COLLATE {collation}"
-    for statement in (
+    words = _words(connection)
+    _create(
+        connection,
         f"""CREATE TABLE memext_requests (
-            request_key {key}, session_key {number} NOT NULL, invocation_id VARCHAR(256) NOT NULL,
-            agent VARCHAR(256) NOT NULL, recorded_microseconds BIGINT NOT NULL,
-            report {long_text} NOT NULL, PRIMARY KEY (request_key)){collate}""",
+            request_key {words.key}, session_key {words.number} NOT NULL,
+            invocation_id VARCHAR(256) NOT NULL, agent VARCHAR(256) NOT NULL,
+            recorded_microseconds BIGINT NOT NULL, report {words.long_text} NOT NULL,
+            PRIMARY KEY (request_key)){words.collate}""",
         "CREATE INDEX memext_requests_by_session ON memext_requests (session_key)",
-    ):
-        connection.execute(text(statement))
+    )
 
 
 def _create_erasures(connection: Connection) -> None:
     """Version 6: erasures that have begun, and receipts of those that have ended."""
-    if connection.dialect.name == "mysql":
-        connection.execute(text("DROP TABLE IF EXISTS memext_erasures, memext_receipts"))
-    document = "LONGTEXT" if connection.dialect.name == "mysql" else "TEXT"
-    collation = _collation(connection)
-    collate = "" if collation is None else f" COLLATE {collation}"
-    for statement in (
+    words = _words(connection)
+    _create(
+        connection,
         f"""CREATE TABLE memext_erasures (
             erasure_id VARCHAR(32) NOT NULL, begun_microseconds BIGINT NOT NULL,
             kind VARCHAR(16) NOT NULL, app_name VARCHAR(128), user_id VARCHAR(128),
-            session_id VARCHAR(128), facts {document} NOT NULL,
-            PRIMARY KEY (erasure_id)){collate}""",
+            session_id VARCHAR(128), facts {words.long_text} NOT NULL,
+            PRIMARY KEY (erasure_id)){words.collate}""",
         f"""CREATE TABLE memext_receipts (
-            number BIGINT NOT NULL, digest VARCHAR(64) NOT NULL, receipt {document} NOT NULL,
-            PRIMARY KEY (number)){collate}""",
-    ):
-        connection.execute(text(statement))
+            number BIGINT NOT NULL, digest VARCHAR(64) NOT NULL,
+            receipt {words.long_text} NOT NULL, PRIMARY KEY (number)){words.collate}""",
+    )
 
 
 def _create_initial_state(connection: Connection) -> None:
     """Version 7: the state that sessions are created with."""
-    is_mysql = connection.dialect.name == "mysql"
-    if is_mysql:
-        connection.execute(text("DROP TABLE IF EXISTS memext_initial_state"))
-    number = "INTEGER" if connection.dialect.name == "sqlite" else "BIGINT"
-    long_text = "LONGTEXT" if is_mysql else "TEXT"
-    collation = _collation(connection)
-    collate = "" if collation is None else f" COLLATE {collation}"
-    connection.execute(
-        text(
-            f"""CREATE TABLE memext_initial_state (session_key {number} NOT NULL,
-            state {long_text} NOT NULL, PRIMARY KEY (session_key)){collate}"""
-        )
+    words = _words(connection)
+    _create(
+        connection,
+        f"""CREATE TABLE memext_initial_state (session_key {words.number} NOT NULL,
+            state {words.long_text} NOT NULL, PRIMARY KEY (session_key)){words.collate}""",
     )
 
 
 def _create_checkpoints(connection: Connection) -> None:
     """Version 8: checkpoints, which outlive their sessions."""
-    dialect = connection.dialect.name
-    if dialect == "mysql":
-        tables = "memext_checkpoint_lines, memext_checkpoints, memext_checkpoint_values"
-        connection.execute(text(f"DROP TABLE IF EXISTS {tables}"))
-    key = {"sqlite": "INTEGER NOT NULL", "postgresql": "BIGSERIAL NOT NULL"}.get(
-        dialect, "BIGINT NOT NULL AUTO_INCREMENT"
-    )
-    number = "INTEGER" if dialect == "sqlite" else "BIGINT"
-    long_text = "LONGTEXT" if dialect == "mysql" else "TEXT"
-    without_rowid = " WITHOUT ROWID" if dialect == "sqlite" else ""
-    collation = _collation(connection)
-    collate = "" if collation is None else f" COLLATE {collation}"
-    for statement in (
+    key, number, long_text, without_rowid, collate, _ = _words(connection)
+    _create(
+        connection,
         f"""CREATE TABLE memext_checkpoint_lines (
             line_key {key}, app_name VARCHAR(128) NOT NULL, user_id VARCHAR(128) NOT NULL,
             session_id VARCHAR(128) NOT NULL, incarnation BIGINT NOT NULL,
@@ -392,22 +386,18 @@ def _create_checkpoints(connection: Connection) -> None:
         f"""CREATE TABLE memext_checkpoint_values (
             line_key {number} NOT NULL, digest VARCHAR(32) NOT NULL, value {long_text} NOT NULL,
             PRIMARY KEY (line_key, digest)){without_rowid}{collate}""",
-    ):
-        connection.execute(text(statement))
+    )
 
 
 def _find_rewinds(connection: Connection) -> None:
     """Version 9: where the rewinds are, so that no window holds what they hide."""
     kind = "CHAR" if connection.dialect.name == "mysql" else "TEXT"
-    numbered = """FROM memext_events o JOIN memext_sessions s ON s.session_key = o.session_key
-        JOIN events e ON e.app_name = s.app_name AND e.user_id = s.user_id
-            AND e.session_id = s.session_id AND e.id = o.event_id"""
     marks = text(
-        f"""SELECT o.session_key, o.sequence, e.event_data {numbered}
+        f"""SELECT o.session_key, o.sequence, e.event_data {_NUMBERED}
         WHERE CAST(e.event_data AS {kind}) LIKE :mark"""  # constants
     )
     begin = text(
-        f"""SELECT min(o.sequence) {numbered}
+        f"""SELECT min(o.sequence) {_NUMBERED}
         WHERE o.session_key = :key AND e.invocation_id = :target"""
     )
     insertion = text(
@@ -424,16 +414,8 @@ def _find_rewinds(connection: Connection) -> None:
 
 def _add_parent_sessions(connection: Connection) -> None:
     """Version 10: which session a fork was forked from; the checkpoint may be pruned."""
-    columns = inspect(connection).get_columns("memext_checkpoint_lines")
-    if "parent_session_id" not in {column["name"] for column in columns}:  # MySQL commits DDL
-        collation = _collation(connection)
-        collate = "" if collation is None else f" COLLATE {collation}"
-        connection.execute(
-            text(
-                "ALTER TABLE memext_checkpoint_lines"
-                f" ADD COLUMN parent_session_id VARCHAR(128){collate}"
-            )
-        )
+    described = f"VARCHAR(128){_words(connection).collate}"
+    _add_column(connection, "memext_checkpoint_lines", "parent_session_id", described)
     known = """SELECT f.line_key, p.session_id FROM memext_checkpoint_lines f
         JOIN memext_checkpoints c ON c.checkpoint_id = f.parent_checkpoint
         JOIN memext_checkpoint_lines p ON p.line_key = c.line_key"""
@@ -446,11 +428,7 @@ def _add_parent_sessions(connection: Connection) -> None:
 
 def _count_rewrites(connection: Connection) -> None:
     """Version 11: logs of which events are removed on purpose."""
-    columns = inspect(connection).get_columns("memext_sessions")
-    if "rewrites" not in {column["name"] for column in columns}:  # MySQL commits DDL
-        connection.execute(
-            text("ALTER TABLE memext_sessions ADD COLUMN rewrites BIGINT NOT NULL DEFAULT 0")
-        )
+    _add_column(connection, "memext_sessions", "rewrites", "BIGINT NOT NULL DEFAULT 0")
 
 
 _CONTENT: Final = {
