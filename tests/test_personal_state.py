@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from sqlalchemy import MetaData, select
 
 from adk_memory_ext import CheckpointPolicy, DurableSessionService, StatePolicy, StateRule
-from adk_memory_ext.policy.personal import PERSONAL, PIECE, out_of_text
+from adk_memory_ext.policy.personal import PERSONAL, PIECE, Personal
 from backends import count
 from conversation import said
 from people import OWN, SESSION
@@ -189,7 +189,7 @@ def test_no_piece_of_a_personal_value_is_left_in_a_text(
     """Whatever part of it is quoted, and whatever stands around."""
     start, length = cut
     text = before + value[start : start + length] + after
-    left = out_of_text(text, [value])
+    left = Personal(frozenset({value})).out_of_text(text)
     pieces = {value[at : at + PIECE] for at in range(len(value) - PIECE + 1)}
     assert not [piece for piece in pieces if piece in left and PERSONAL not in piece]
     if not any(piece in text for piece in pieces):

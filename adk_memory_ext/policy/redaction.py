@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from adk_memory_ext.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
 SHORTEST_SECRET: Final = 4
 """Characters. Of a shorter value every text would be full by chance."""
@@ -92,7 +92,7 @@ class Redaction:
             for pattern in patterns
         ]
 
-    def text(self, text: str, secrets: Iterable[str] = ()) -> str:
+    def text(self, text: str, secrets: Collection[str] = ()) -> str:
         """Returns a text as it may be stored; the same object if nothing had to change."""
         if self.secrets:
             for secret in secrets:  # the longest first: one may be part of another
@@ -110,16 +110,16 @@ class Redaction:
             raise ConfigurationError("The redactor hook returned no text; nothing was written.")
         return hooked
 
-    def value(self, value: Any, secrets: Iterable[str] = ()) -> Any:
+    def value(self, value: Any, secrets: Collection[str] = ()) -> Any:
         """Returns a value with each text in it as it may be stored; itself if nothing changed."""
         return each_leaf(value, partial(self._leaf, secrets=secrets))
 
-    def _leaf(self, value: Any, secrets: Iterable[str]) -> Any:
+    def _leaf(self, value: Any, secrets: Collection[str]) -> Any:
         if isinstance(value, str):
             # A plain text: the value of an enum of strings is not what `type` would keep.
             redacted = self.text(str.__str__(value), secrets)
             return value if redacted == value else redacted
-        if type(value) is int and self.secrets and str(value) in set(secrets):
+        if type(value) is int and self.secrets and str(value) in secrets:
             return SECRET
         return value
 

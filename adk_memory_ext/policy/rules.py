@@ -6,7 +6,7 @@ import copy
 import logging
 from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
@@ -14,7 +14,7 @@ from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from adk_memory_ext.errors import ConfigurationError
 from adk_memory_ext.policy.key_check import SCOPES, key_fault, scope_of
-from adk_memory_ext.policy.personal import out_of_leaf, out_of_text, personal_texts
+from adk_memory_ext.policy.personal import Personal
 from adk_memory_ext.policy.redaction import Redaction, each_leaf, secret_texts
 
 if TYPE_CHECKING:
@@ -311,15 +311,15 @@ class StatePolicy:
         and no text for people, a short value is blacked out only where it is the whole leaf.
         """
         secrets = self.secrets(*states)
-        personal = personal_texts(
+        personal = Personal.of(
             value for state in states for key, value in state.items() if self.is_personal(key)
         )
 
         def clean(said: Any) -> Any:
             if isinstance(said, str):
-                said = out_of_text(said, personal)
+                said = personal.out_of_text(said)
             else:
-                said = each_leaf(said, partial(out_of_leaf, personal=personal))
+                said = each_leaf(said, personal.out_of_leaf)
             return self.redaction.value(said, secrets)
 
         return clean
