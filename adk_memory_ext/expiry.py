@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from google.adk.sessions.state import State
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
 
     from google.adk.sessions.session import Session
 
-    from adk_memory_ext.records import SessionPage
     from adk_memory_ext.sql_expiry import Ttl
     from adk_memory_ext.sql_sessions import Database
 
@@ -66,18 +64,3 @@ class Expiry:
         identity = SessionId(app_name, user_id, "")
         gone = await self._database.read(lambda tx: sql_expiry.expired(tx, identity, self._ttl))
         return {key: state[key] for key in state if State.USER_PREFIX + key not in gone}
-
-    async def hidden_page(self, page: SessionPage) -> SessionPage:
-        """Returns a page of sessions with their state without what has expired."""
-        if not page.sessions:
-            return page
-        app_name = page.sessions[0].app_name
-        gone = await self._database.read(
-            lambda tx: sql_expiry.expired_in_app(tx, app_name, None, self._ttl)
-        )
-        lines = []
-        for line in page.sessions:
-            state = dict(line.state or {})
-            sql_expiry.hide(state, gone, line.user_id, line.session_id)
-            lines.append(replace(line, state=state))
-        return replace(page, sessions=tuple(lines))

@@ -26,7 +26,6 @@ class Pending:
     id: str
     begun: int
     """UTC epoch microseconds."""
-    kind: str
     subject: Subject | None
     """None once its rows are gone."""
     facts: dict[str, Any]
@@ -71,11 +70,6 @@ def rows_are_gone(tx: Transaction, erasure_id: str, facts: dict[str, Any]) -> No
     )
 
 
-def forget(tx: Transaction, erasure_id: str) -> None:
-    """Takes back `begin`: there was nothing to erase."""
-    tx.connection.execute(delete(memext_erasures).where(_columns.erasure_id == erasure_id))
-
-
 def pending(tx: Transaction) -> list[Pending]:
     """Returns the erasures that have not ended, the oldest first."""
     rows = tx.connection.execute(select(memext_erasures).order_by(_columns.begun_microseconds))
@@ -83,7 +77,6 @@ def pending(tx: Transaction) -> list[Pending]:
         Pending(
             row.erasure_id,
             row.begun_microseconds,
-            row.kind,
             None if row.user_id is None else Subject(row.app_name, row.user_id, row.session_id),
             json.loads(row.facts),
         )
