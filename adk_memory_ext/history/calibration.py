@@ -19,8 +19,8 @@ ESTIMATE: Final = "memext_estimated_tokens"
 """Where an event's `custom_metadata` says what the estimate was, before any correction."""
 _WINDOW: Final = 5
 """Reports of which the middle one counts: one that is far out moves nothing."""
-_GRAIN: Final = 8
-"""The correction moves in eighths, so that it seldom does."""
+GRAIN: Final = 8
+"""A correction moves in eighths, so that it seldom does."""
 _LEAST: Final = 0.5
 _MOST: Final = 4.0
 
@@ -37,7 +37,7 @@ def calibrated(events: Iterable[Event]) -> float:
             continue
         ratios.append(ratio)
         middle = median(ratios[-_WINDOW:])
-        correction = max(correction, math.ceil(middle * _GRAIN) / _GRAIN)
+        correction = max(correction, math.ceil(middle * GRAIN) / GRAIN)
     return min(_MOST, max(_LEAST, correction)) if ratios else 1.0
 
 

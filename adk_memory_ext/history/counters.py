@@ -14,6 +14,7 @@ from google.adk.models.llm_request import LlmRequest
 from google.genai import types
 
 from adk_memory_ext.errors import BudgetExceededError, ConfigurationError
+from adk_memory_ext.history.calibration import GRAIN
 from adk_memory_ext.history.tokens import json_text
 
 if TYPE_CHECKING:
@@ -26,8 +27,6 @@ _logger: Final = logging.getLogger(__name__)
 TokenCounter: TypeAlias = Callable[[LlmRequest], Awaitable[int]]
 """Counts the tokens of a request's prompt as it stands: contents, system text and tools."""
 
-_GRAIN: Final = 8
-"""Estimates are corrected in eighths, as by what the model reported."""
 _PATIENCE: Final = timedelta(seconds=5)
 
 
@@ -111,7 +110,7 @@ async def counted(
                 return replace(report, counted_by="model", counted_tokens=tokens)
             # In eighths, and by one at least: so it ends, when what must stay does not fit at last.
             corrected = ratio * tokens / max(1, report.prompt_tokens)
-            ratio = max(math.ceil(corrected * _GRAIN), math.floor(ratio * _GRAIN) + 1) / _GRAIN
+            ratio = max(math.ceil(corrected * GRAIN), math.floor(ratio * GRAIN) + 1) / GRAIN
     except BudgetExceededError:
         request.contents = before
         raise

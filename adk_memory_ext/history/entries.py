@@ -24,6 +24,17 @@ CONTINUATION: Final = (
     " outputs are needed."
 )
 """What ADK 2.13 itself puts behind a history that ends with a model's turn."""
+PAYLOADS: Final = (
+    "text",
+    "inline_data",
+    "file_data",
+    "executable_code",
+    "code_execution_result",
+    "tool_call",
+    "tool_response",
+    "thought_signature",
+)
+"""What a part may hold besides a call or its answer."""
 _NOBODYS_WORDS: Final = (OTHER_AGENTS_WORDS, PLACEHOLDER, CONTINUATION)
 
 

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 from google.genai import types
 
-from adk_memory_ext.history.entries import Entry, answers, calls
+from adk_memory_ext.history.entries import PAYLOADS, Entry, answers, calls
+from adk_memory_ext.interruptions import outline_of
+from adk_memory_ext.rewind_marks import live_positions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -25,16 +27,6 @@ _ADKS_OWN: Final = "adk_"
 """What the calls begin with by which ADK asks an application for something."""
 _ADKS_IDS: Final = "adk-"
 """What the ids begin with that ADK gives to calls, and takes away again in a request."""
-_PAYLOADS: Final = (
-    "text",
-    "inline_data",
-    "file_data",
-    "executable_code",
-    "code_execution_result",
-    "tool_call",
-    "tool_response",
-    "thought_signature",
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +140,7 @@ def _payloads_of(event: Event) -> Iterator[int]:
 def _payloads(content: types.Content) -> Iterator[int]:
     """Yields what tells a content from every other: the identities of what it holds."""
     for part in content.parts or ():
-        for name in _PAYLOADS:
+        for name in PAYLOADS:
             value = getattr(part, name)
             if value:
                 yield id(value)
@@ -160,23 +152,6 @@ def _payloads(content: types.Content) -> Iterator[int]:
 
 
 # --- Interrupted calls
-
-
-def live(events: Sequence[Event]) -> list[int]:
-    """Returns the indexes of the events that no rewind has taken back, in order."""
-    first: dict[str, int] = {}
-    for index, event in enumerate(events):
-        first.setdefault(event.invocation_id, index)
-    kept: list[int] = []
-    index = len(events) - 1
-    while index >= 0:
-        target = events[index].actions.rewind_before_invocation_id
-        if target is None:
-            kept.append(index)
-        else:
-            index = min(index, first.get(target, index))
-        index -= 1
-    return kept[::-1]
 
 
 def _with_interrupted(
@@ -217,7 +192,7 @@ def _interrupted(events: Sequence[Event], reader: Reader) -> list[int]:
         (e.actions.compaction.end_timestamp for e in events if e.actions.compaction), default=0.0
     )
     lost: list[int] = []
-    for index in live(events):
+    for index in live_positions(outline_of(events)):
         event = events[index]
         if event.author != reader.agent or event.content is None:
             continue

@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from google.genai import types
 
-from adk_memory_ext.history.entries import CONTINUATION, PLACEHOLDER, Entry, answers, calls
+from adk_memory_ext.history.entries import (
+    CONTINUATION,
+    PAYLOADS,
+    PLACEHOLDER,
+    Entry,
+    answers,
+    calls,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -29,18 +36,7 @@ _USER: Final = "user"
 _MODEL: Final = "model"
 _Slot: TypeAlias = tuple[int, int]
 """A call: the index of its entry, and its place there."""
-_DATA: Final = (
-    "text",
-    "inline_data",
-    "file_data",
-    "function_call",
-    "function_response",
-    "executable_code",
-    "code_execution_result",
-    "tool_call",
-    "tool_response",
-    "thought_signature",
-)
+_DATA: Final = (*PAYLOADS, "function_call", "function_response")
 
 
 def repaired(entries: Iterable[Entry]) -> list[Entry]:
