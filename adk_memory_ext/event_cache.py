@@ -62,6 +62,8 @@ class CachedSession:
     whole_up_to: int = 0
     """The sequence up to which every event is here; 0 if some are missing from the beginning."""
     size: int = 0
+    counted: int = 0
+    """How much of `size` the cache counts as its own: an entry grows while it is looked at."""
     was_kept: bool = False
     """Whether others may hold it too."""
     used: float = field(default_factory=time.monotonic)
@@ -122,7 +124,9 @@ class EventCache:
             CorruptRecordError: When a text is no event.
         """
         with self._lock, without_collection():
-            before = [entry.events[at] for at in sorted(entry.events) if at <= (known or 0)]
+            before = []
+            if known:
+                before = [entry.events[at] for at in sorted(entry.events) if at <= known]
             found = [_cached(entry, session, sequence, text) for sequence, text in rows]
             if known is not None:
                 last = rows[-1][0] if rows else known
@@ -168,15 +172,15 @@ class EventCache:
             return
         entry.was_kept = True
         self._entries[session] = entry
-        self._size += entry.size
+        entry.counted = entry.size
+        self._size += entry.counted
         while self._size > self._most_bytes:
             self._drop(next(iter(self._entries)))
 
     def _drop(self, session: SessionId) -> None:
         entry = self._entries.pop(session, None)
         if entry is not None:
-            # An entry grows while it is looked at, which is between `_drop` and `_keep`.
-            self._size = sum(other.size for other in self._entries.values())
+            self._size -= entry.counted
 
 
 def _cached(entry: CachedSession, session: SessionId, sequence: int, text: str) -> _Cached:
