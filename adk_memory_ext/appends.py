@@ -97,7 +97,7 @@ class Appends:
         With `by_holder`, whoever holds the turn appends it, also where it belongs to an earlier
         invocation that has lost its own.
         """
-        identity = SessionId(session.app_name, session.user_id, session.id)
+        identity = SessionId.of(session)
         holder = self._turns.holder(identity) if by_holder else None
         name = event.invocation_id if holder is None else holder.invocation_id
         try:

@@ -410,12 +410,7 @@ class Checkpoints:
         """Whether a session was made from a checkpoint; False over a service without any."""
         if self._database is None:
             return False
-        identity = {
-            "app_name": session.app_name,
-            "user_id": session.user_id,
-            "session_id": session.id,
-        }
-        return await self.parent(**identity) is not None
+        return await self.parent(**SessionId.of(session).parameters()) is not None
 
     async def _roll_back(
         self, session: Session, config: GetSessionConfig | None

@@ -39,7 +39,7 @@ class Expiry:
             if self._ttl(key) is not None
         }
         if outcome:
-            identity = SessionId(session.app_name, session.user_id, session.id)
+            identity = SessionId.of(session)
             await self._database.write(lambda tx: sql_expiry.note(tx, identity, outcome, self._ttl))
 
     async def hide(self, sessions: Sequence[Session]) -> None:

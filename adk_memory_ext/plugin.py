@@ -103,8 +103,7 @@ class MemoryPlugin(BasePlugin):
         if media == "default":
             media = ShownMedia()
         parts = (turns, policy, recovery, checkpoints, profile, history, media, pruning)
-        given = dict(zip(PARTS, parts, strict=True))
-        self._parts = tuple(part for part in given.values() if part is not None)
+        self._parts = tuple(part for part in parts if part is not None)
 
     @property
     def parts(self) -> tuple[BasePlugin, ...]:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from google.adk.sessions.session import Session
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,6 +16,11 @@ class SessionId:
     app_name: str
     user_id: str
     session_id: str
+
+    @classmethod
+    def of(cls, session: Session) -> SessionId:
+        """Returns what names a session of ADK's."""
+        return cls(session.app_name, session.user_id, session.id)
 
     def parameters(self) -> dict[str, Any]:
         """Returns the parameters of a statement over this session's rows."""

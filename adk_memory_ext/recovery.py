@@ -187,7 +187,7 @@ def _alone(context: InvocationContext) -> DurableSessionService | None:
     service, session = context.session_service, context.session
     if not isinstance(service, DurableSessionService):
         return None
-    identity = SessionId(session.app_name, session.user_id, session.id)
+    identity = SessionId.of(session)
     turn = service.turns.of(identity, context.invocation_id)
     is_alone = turn is not None and turn.failure is None and not turn.released
     return service if is_alone else None

@@ -567,7 +567,7 @@ class DurableSessionService(BaseSessionService):
         self._require_changes(event.actions.state_delta)
         if self._media is None or event.partial:
             return await self._appends.append(session, event)
-        identity = SessionId(session.app_name, session.user_id, session.id)
+        identity = SessionId.of(session)
         stored = await with_references(event, identity, self._media)
         await self._appends.append(session, stored)
         event.timestamp, event.custom_metadata = stored.timestamp, stored.custom_metadata

@@ -176,8 +176,7 @@ def _forget(queue: TurnQueue, turn: Turn) -> None:
 
 
 def _identity(context: InvocationContext) -> SessionId:
-    session = context.session
-    return SessionId(session.app_name, session.user_id, session.id)
+    return SessionId.of(context.session)
 
 
 def _queue(context: InvocationContext) -> TurnQueue:

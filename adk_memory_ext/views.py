@@ -9,17 +9,11 @@ from google.adk.sessions.session import Session
 from google.adk.sessions.state import State
 
 from adk_memory_ext.errors import ConfigurationError, StateRejectedError
+from adk_memory_ext.policy.key_check import scope_of
 from adk_memory_ext.state_changes import Remove, change_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-_PREFIXES: Final = {
-    "session": "",
-    "user": State.USER_PREFIX,
-    "app": State.APP_PREFIX,
-    "temp": State.TEMP_PREFIX,
-}
 
 
 class ScopeView(MutableMapping[str, Any]):
@@ -35,7 +29,8 @@ class ScopeView(MutableMapping[str, Any]):
 
     def __init__(self, state: State | dict[str, Any], scope: str) -> None:
         self._state = state
-        self._prefix = _PREFIXES[scope]
+        self._scope = scope
+        self._prefix = "" if scope == "session" else f"{scope}:"
 
     def __getitem__(self, key: str) -> Any:
         name = self._name(key)
@@ -61,7 +56,7 @@ class ScopeView(MutableMapping[str, Any]):
             [
                 key.removeprefix(self._prefix)
                 for key, value in whole.items()
-                if self._holds(key) and not _is_removed(value)
+                if scope_of(key) == self._scope and not _is_removed(value)
             ]
         )
 
@@ -83,15 +78,10 @@ class ScopeView(MutableMapping[str, Any]):
     def _whole(self) -> Mapping[str, Any]:
         return self._state if isinstance(self._state, dict) else self._state.to_dict()
 
-    def _holds(self, key: str) -> bool:
-        if self._prefix:
-            return key.startswith(self._prefix)
-        return not key.startswith(tuple(filter(None, _PREFIXES.values())))
-
     def _name(self, key: str) -> str:
         if not isinstance(key, str):
             raise StateRejectedError(f"<{type(key).__name__}>", "is a key that is no text")
-        if not self._holds(self._prefix + key):
+        if scope_of(self._prefix + key) != self._scope:
             raise StateRejectedError(key, "has the prefix of another scope; use the view of it")
         return self._prefix + key
 

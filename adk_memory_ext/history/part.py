@@ -245,9 +245,8 @@ async def _record(context: CallbackContext, report: RequestReport) -> None:
     run = context.get_invocation_context()
     if not isinstance(run.session_service, DurableSessionService):
         raise ConfigurationError("History(record=True) needs a DurableSessionService.")
-    session = SessionId(run.session.app_name, run.session.user_id, run.session.id)
     await run.session_service.requests.record(
-        session,
+        SessionId.of(run.session),
         invocation_id=run.invocation_id,
         agent=context.agent_name,
         report=report.to_json(),
