@@ -232,24 +232,21 @@ class Appends:
         """Appends a rewind when no turn runs, with the delta for the state as it is by then."""
         turn = Turn(identity, event.invocation_id)
         try:
-            await self._turns.take(turn, wait())
-            await self._catch_up(session)
-            kept = None if self._initial_state is None else await self._initial_state(identity)
-            target = event.actions.rewind_before_invocation_id or ""
-            delta = rewinding_delta(
-                session,
-                target,
-                kept,
-                can_remove=self._can_remove,
-                has_expired=None if self._ttl is None else self._has_expired,
-            )
-            if delta is not None:
-                event.actions.state_delta = delta
-            return await self._append(identity, session, event, turn)
+            async with self._turns.held(turn, wait()):
+                await self._catch_up(session)
+                kept = None if self._initial_state is None else await self._initial_state(identity)
+                delta = rewinding_delta(
+                    session,
+                    event.actions.rewind_before_invocation_id or "",
+                    kept,
+                    can_remove=self._can_remove,
+                    has_expired=None if self._ttl is None else self._has_expired,
+                )
+                if delta is not None:
+                    event.actions.state_delta = delta
+                return await self._append(identity, session, event, turn)
         except TurnError as error:
             raise answerable(error) from None
-        finally:
-            self._turns.forget(turn)
 
     def _has_expired(self, key: str, written: float) -> bool:
         life = None if self._ttl is None else self._ttl(key)

@@ -247,7 +247,5 @@ class _Routes:
             TurnBusyError: When a turn runs, and still does after the time to wait.
         """
         turn = Turn(session, f"look-{uuid.uuid4()}")
-        try:
-            await self._sessions.turns.take(turn, self._on_busy)
-        finally:
-            self._sessions.turns.forget(turn)
+        async with self._sessions.turns.held(turn, self._on_busy):
+            pass

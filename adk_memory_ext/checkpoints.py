@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 import uuid
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -32,7 +31,7 @@ from adk_memory_ext.rewinds import Scope, is_same
 from adk_memory_ext.turn_queue import Turn, TurnQueue, wait
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Container, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 
     from google.adk.artifacts.base_artifact_service import BaseArtifactService
     from google.adk.events.event import Event
@@ -283,7 +282,7 @@ class Checkpoints:
                 " CheckpointPolicy(scoped=True) has it kept."
             )
         session = sql_checkpoints.identity_of(stored)
-        async with self._turn(session):
+        async with self._turns.held(_turn(session), wait()):
             restored = await self._kept.restore(stored, scopes)
             if artifacts is None:
                 return restored
@@ -375,7 +374,7 @@ class Checkpoints:
             TurnBusyError: When a turn does not end in time. Nothing was written.
         """
         identity = session_identity(session.app_name, session.user_id, session.id)
-        async with self._turn(identity):
+        async with self._turns.held(_turn(identity), wait()):
             await self._catch_up(session, None)
             return await self.recover_in_turn(session, how)
 
@@ -498,14 +497,9 @@ class Checkpoints:
             await self._kept.settle(SessionId(app_name, user_id, name))
         return identity, whole_user
 
-    @asynccontextmanager
-    async def _turn(self, session: SessionId) -> AsyncIterator[None]:
-        turn = Turn(session, f"restore-{uuid.uuid4()}")
-        try:
-            await self._turns.take(turn, wait())
-            yield
-        finally:
-            self._turns.forget(turn)
+
+def _turn(session: SessionId) -> Turn:
+    return Turn(session, f"restore-{uuid.uuid4()}")
 
 
 def _owner(app_name: str, user_id: str, session_id: str | None) -> tuple[SessionId, bool]:

@@ -25,7 +25,7 @@ from adk_memory_ext.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
 
     from adk_memory_ext.records import SessionId
 
@@ -162,6 +162,15 @@ class TurnQueue:
         self._known[turn.session, turn.invocation_id] = turn
         turn.beat = time.monotonic()
         self._watch(turn, turn.hold_limit.total_seconds())
+
+    @contextlib.asynccontextmanager
+    async def held(self, turn: Turn, on_busy: OnBusy) -> AsyncIterator[None]:
+        """Takes a turn that belongs to no run, and forgets it at the end; raises as `take`."""
+        try:
+            await self.take(turn, on_busy)
+            yield
+        finally:
+            self.forget(turn)
 
     def release(self, turn: Turn) -> None:
         """Gives the turn to the next one that waits in this process, and to others; idempotent."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -17,7 +16,7 @@ from adk_memory_ext.retention import Pruning
 from adk_memory_ext.turn_queue import Turn, TurnQueue, wait
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping
     from datetime import timedelta
 
     from google.adk.sessions.session import Session
@@ -168,7 +167,7 @@ class StoredHistory:
         if not event_ids and invocation_id is None:
             raise ConfigurationError("Name events or an invocation.")
         identity = session_identity(session.app_name, session.user_id, session.id)
-        async with self._turn(identity):
+        async with self._turns.held(Turn(identity, f"delete-{uuid.uuid4()}"), wait()):
             return await self._erased(
                 "turn",
                 identity,
@@ -217,15 +216,6 @@ class StoredHistory:
                 " the wrapped service has no way to do it."
             )
         return self._database
-
-    @asynccontextmanager
-    async def _turn(self, session: SessionId) -> AsyncIterator[None]:
-        turn = Turn(session, f"delete-{uuid.uuid4()}")
-        try:
-            await self._turns.take(turn, wait())
-            yield
-        finally:
-            self._turns.forget(turn)
 
 
 def deleted_events(tx: Transaction, session: SessionId, removed: Removed) -> Deleted:
