@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterable, Set
 from typing import Any
 
 from adk_memory_ext.state_changes import MISSING
@@ -11,8 +13,9 @@ def merged(base: Any, theirs: Any, ours: Any) -> Any:
     """Returns the value that has both changes: that of `base` to `theirs` and to `ours`.
 
     Numbers add up what each added. Lists get what we added behind what they made, and lose what we
-    took out. Sets likewise. Dicts are merged key by key. A key that was absent counts as 0, as an
-    empty list, set or dict. For anything else, and where the types differ, ours is the last word.
+    took out. Sets likewise, also where `base` is the list as which a set is stored; a tuple counts
+    as a list. Dicts are merged key by key. A key that was absent counts as 0, as an empty list,
+    set or dict. For anything else, and where the types differ, ours is the last word.
 
     Args:
         base: What both began from; `MISSING` if nothing was there.
@@ -23,9 +26,15 @@ def merged(base: Any, theirs: Any, ours: Any) -> Any:
         return ours
     if _are(int | float, theirs, ours) and (base is MISSING or _are(int | float, base)):
         return theirs + (ours - (0 if base is MISSING else base))
-    for kind, merge in ((list, _lists), (set, _sets), (dict, _dicts)):
-        if _are(kind, theirs, ours) and (base is MISSING or _are(kind, base)):
-            return merge(kind() if base is MISSING else base, theirs, ours)
+    if _are(dict, theirs, ours) and (base is MISSING or _are(dict, base)):
+        return _dicts({} if base is MISSING else base, theirs, ours)
+    start = [] if base is MISSING else base
+    if _are(list | tuple, start, theirs, ours):
+        return _lists(start, theirs, ours)
+    # A set is stored as a list, so that one tool may have read a list and another one made a set.
+    if _are(list | tuple | Set, start, theirs, ours):
+        with contextlib.suppress(TypeError):  # an item cannot be in a set
+            return _sets(*(set(map(_as_item, value)) for value in (start, theirs, ours)))
     return ours
 
 
@@ -33,7 +42,12 @@ def _are(kind: Any, *values: Any) -> bool:
     return all(isinstance(value, kind) and not isinstance(value, bool) for value in values)
 
 
-def _lists(base: list[Any], theirs: list[Any], ours: list[Any]) -> list[Any]:
+def _as_item(value: Any) -> Any:
+    """Returns an item of a set: a tuple for the list as which it is stored."""
+    return tuple(map(_as_item, value)) if isinstance(value, list) else value
+
+
+def _lists(base: Iterable[Any], theirs: Iterable[Any], ours: Iterable[Any]) -> list[Any]:
     added, rest = [], list(base)
     for item in ours:
         if item in rest:

@@ -334,9 +334,11 @@ async def extend_by_copy(text: str, tool_context: ToolContext) -> str:
     items = list(tool_context.state.get("items", []))
     counter = tool_context.state.get("counter", 0)
     tags = dict(tool_context.state.get("user:tags", {}))
+    kinds = set(tool_context.state.get("kinds", ()))
     for _ in range(5 - number):
         await asyncio.sleep(0)
     mark = f"{text}-{id(tool_context)}"
+    tool_context.state["kinds"] = {*kinds, mark}
     tool_context.state["items"] = [*items, mark]
     tool_context.state["counter"] = counter + 1
     tool_context.state["user:tags"] = {**tags, mark: True}
@@ -346,8 +348,10 @@ async def extend_by_copy(text: str, tool_context: ToolContext) -> str:
 async def extend_in_place(text: str, tool_context: ToolContext) -> str:
     """Reads, waits, and changes the list that it was given; every other one writes a new one."""
     items = tool_context.state.get("items", [])
+    kinds = tool_context.state.get("kinds", [])
     await asyncio.sleep(0)
     mark = f"{text}-{id(tool_context)}"
+    tool_context.state["kinds"] = frozenset(kinds) | {mark}
     if id(tool_context) // 16 % 2:
         tool_context.state["items"] = [*items, mark]
     else:
@@ -362,7 +366,7 @@ async def extend_in_place(text: str, tool_context: ToolContext) -> str:
 @over_every_service
 @pytest.mark.parametrize("tool", [extend_by_copy, extend_in_place])
 async def test_parallel_tools_lose_nothing(sessions: DurableSessionService, tool: Any) -> None:
-    """Tools of one step that each extend a list, a dict and a counter add up."""
+    """Tools of one step that each extend a list, a set, a dict and a counter add up."""
     agent = LlmAgent(name="agent", model=Echo(calls=6), tools=[tool])
     await sessions.create_session(**SESSION, state={"items": ["first"], "user:tags": {}})
     async with running(sessions, agent) as runner:
@@ -370,6 +374,7 @@ async def test_parallel_tools_lose_nothing(sessions: DurableSessionService, tool
         await say(runner, "two")
     state = (await found(sessions)).state
     assert len(set(state["items"])) == 13
+    assert len(state["kinds"]) == 12
     assert state["counter"] == 12
     assert len(state["user:tags"]) == 12
 
