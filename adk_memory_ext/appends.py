@@ -183,15 +183,15 @@ class Appends:
             state.take_back()
             raise StateRejectedError(
                 next(iter(unsaved)),
-                "was changed in session.state, where no event records it; write it to"
-                " tool_context.state or callback_context.state, or with sessions.state.update",
+                "was changed in session.state, or in place, where no event records it; assign it in"
+                " tool_context.state or callback_context.state, or use sessions.state.update",
             )
         for key in unsaved.keys() - self._warned:
             self._warned.add(key)
             _logger.warning(
-                "State key %r was changed in session.state, where no event records it. It is"
-                " kept with the next event; tool_context.state or sessions.state.update is the"
-                " place to change it.",
+                "State key %r was changed in session.state, or in place, where no event records it."
+                " It is kept with the next event; assign it in tool_context.state, or use"
+                " sessions.state.update.",
                 key,
             )
         if self._can_remove:

@@ -10,11 +10,17 @@ if TYPE_CHECKING:
     from google.adk.events.event import Event
     from google.adk.sessions.session import Session
 
+    from adk_memory_ext.policy import StatePolicy
 
-def watched(session: Session) -> Session:
-    """Has a session that was just loaded notice direct writes to its state; returns it."""
+
+def watched(session: Session, policy: StatePolicy | None) -> Session:
+    """Has a session that was just loaded notice direct writes to its state; returns it.
+
+    Changes inside the typed values of a policy are noticed where these are given.
+    """
     if not isinstance(session.state, WatchedState):
-        session.state = WatchedState(session.state, session.id)
+        has_type = (lambda _key: False) if policy is None else policy.has_type
+        session.state = WatchedState(session.state, session.id, has_type)
     return session
 
 

@@ -74,9 +74,10 @@ class DurableSessionService(BaseSessionService):
         store: The URL of a database for what the wrapped service has no place for, as in
             `from_url`; it is opened, owned and closed. None: that of the wrapped service, if it is
             one of ours.
-        on_direct_write: What to do at an append when a key was changed in `session.state` itself,
-            also inside its value, where ADK records nothing. `keep` stores it with that event and
-            warns once a key; `refuse` takes the change back and raises `StateRejectedError`.
+        on_direct_write: What to do at an append when a key was changed where ADK records nothing:
+            in `session.state` itself, also inside its value, or inside a value that a context
+            handed out, to one that JSON does not keep. `keep` stores it with that event and warns
+            once a key; `refuse` takes the change back and raises `StateRejectedError`.
         policy: What may be remembered, where and for how long; None: everything, for ever.
         profile_limits: What a user's profile may hold; None for the defaults.
         window: What of a session's log `get_session` loads where its caller asks for nothing else;
@@ -323,7 +324,7 @@ class DurableSessionService(BaseSessionService):
         )
         if self._policed is None:
             session.state.update(temporary)
-        return watched(session)
+        return watched(session, self._policy)
 
     async def get_session(
         self,
@@ -345,7 +346,7 @@ class DurableSessionService(BaseSessionService):
             session = await self._load(app_name, user_id, session_id, config)
         if session is not None and self._hide_rewound and not is_rewind():
             session.events = shown_events(session.events)
-        return None if session is None else watched(session)
+        return None if session is None else watched(session, self._policy)
 
     async def get_whole_session(
         self, *, app_name: str, user_id: str, session_id: str
@@ -356,7 +357,7 @@ class DurableSessionService(BaseSessionService):
         """
         async with self._arrivals.in_order((app_name, user_id, session_id)):
             session = await self._load(app_name, user_id, session_id, None)
-        return None if session is None else watched(session)
+        return None if session is None else watched(session, self._policy)
 
     async def _load(
         self, app_name: str, user_id: str, session_id: str, config: GetSessionConfig | None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Set
+from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 from adk_memory_ext.state_changes import MISSING
@@ -32,7 +33,7 @@ def merged(base: Any, theirs: Any, ours: Any) -> Any:
     if _are(list | tuple, start, theirs, ours):
         return _lists(start, theirs, ours)
     # A set is stored as a list, so that one tool may have read a list and another one made a set.
-    if _are(list | tuple | Set, start, theirs, ours):
+    if _are(list | tuple | AbstractSet, start, theirs, ours):
         with contextlib.suppress(TypeError):  # an item cannot be in a set
             return _sets(*(set(map(_as_item, value)) for value in (start, theirs, ours)))
     return ours

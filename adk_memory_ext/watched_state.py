@@ -6,6 +6,10 @@ tools that read a value, wait, and write it back, the last one wins. The dict th
 has for its state notices both, by one look at who calls it: ADK's own code notes its writes in a
 delta, other code does not. That look at the calling frame is the only thing here that is not
 public API; `tests/test_watched_state.py` tells when ADK changes what it rests on.
+
+ADK's contexts record what is changed inside a list or dict that they have handed out, but only
+while it has a JSON form equal to it (google-adk 2.13.0): after `state["days"].append(date.today())`
+or the append of a tuple they record nothing. Such a change is owed like a direct write.
 """
 
 from __future__ import annotations
@@ -16,18 +20,22 @@ import sys
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from pydantic_core import to_jsonable_python
+
 from adk_memory_ext.state_changes import MISSING
 from adk_memory_ext.three_way import merged
 
 if TYPE_CHECKING:
     from _collections_abc import dict_items, dict_values
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 _logger: Final = logging.getLogger(__name__)
 
 _TEMPORARY: Final = "temp:"
 _NOTING: Final = ("google.adk.", "adk_memory_ext.")
 """Packages whose writes stand in a delta, or come from one."""
+_CONTEXTS: Final = "google.adk.sessions.state"
+"""The module of the state that contexts have."""
 _IMMUTABLE: Final = (str, int, float, bool, bytes, tuple, frozenset, type(None))
 _CONTAINERS: Final = (list, dict, set)
 
@@ -64,13 +72,21 @@ class WatchedState(dict[str, Any]):
     Args:
         values: The state.
         session_id: Names the session in warnings.
+        is_typed: Whether somebody else looks for changes inside the value of a key.
     """
 
-    def __init__(self, values: Mapping[str, Any], session_id: str = "") -> None:
+    def __init__(
+        self,
+        values: Mapping[str, Any],
+        session_id: str = "",
+        is_typed: Callable[[str], bool] = lambda _key: False,
+    ) -> None:
         super().__init__(values)
         self._session_id = session_id
+        self._is_typed = is_typed
         self._written: dict[str, Any] = {}  # with what was there before
         self._handed_out: dict[str, tuple[Any, Any]] = {}
+        self._lent: dict[str, tuple[Any, Any]] = {}  # by ADK's contexts, which look themselves
         self._merged: set[str] = set()
 
     # -- what the service asks ---------------------------------------------------------------
@@ -100,6 +116,7 @@ class WatchedState(dict[str, Any]):
         for key in keys:
             self._written.pop(key, None)
             self._handed_out.pop(key, None)
+            self._lent.pop(key, None)
             self._merged.discard(key)
 
     def reload(self, values: Mapping[str, Any]) -> None:
@@ -108,7 +125,7 @@ class WatchedState(dict[str, Any]):
         super().clear()
         super().update(values)
         super().update(kept)
-        self.saved([*self._written, *self._handed_out, *self._merged])
+        self.saved([*self._written, *self._handed_out, *self._lent, *self._merged])
 
     def merge_in_place(self, key: str, value: Any, base: Any) -> None:
         """Merges the changes that were made inside `value` since it was like `base`."""
@@ -123,7 +140,10 @@ class WatchedState(dict[str, Any]):
     def __getitem__(self, key: str) -> Any:
         """Returns the value, noting who was given it."""
         value = super().__getitem__(key)
-        self._note_read(key, value, direct=_is_direct())
+        caller = _caller()
+        self._note_read(key, value, direct=_is_direct(caller))
+        if caller == _CONTEXTS and isinstance(value, dict | list):
+            self._lend(key, value)
         return value
 
     def __contains__(self, key: object) -> bool:
@@ -138,32 +158,32 @@ class WatchedState(dict[str, Any]):
         """Returns the value, noting who was given it."""
         value = super().get(key, default)
         if super().__contains__(key):
-            self._note_read(key, value, direct=_is_direct())
+            self._note_read(key, value, direct=_is_direct(_caller()))
         return value
 
     def items(self) -> dict_items[str, Any]:
         """Returns the items, noting who was given them."""
-        self._note_reads(direct=_is_direct())
+        self._note_reads(direct=_is_direct(_caller()))
         return super().items()
 
     def values(self) -> dict_values[str, Any]:
         """Returns the values, noting who was given them."""
-        self._note_reads(direct=_is_direct())
+        self._note_reads(direct=_is_direct(_caller()))
         return super().values()
 
     def __setitem__(self, key: str, value: Any) -> None:
         """Sets the value, merging it with what another tool has put there meanwhile."""
-        self._write(key, value, direct=_is_direct())
+        self._write(key, value, direct=_is_direct(_caller()))
 
     def update(self, *others: Any, **values: Any) -> None:
         """Sets values, merging them with what another tool has put there meanwhile."""
-        direct = _is_direct()
+        direct = _is_direct(_caller())
         for key, value in dict(*others, **values).items():
             self._write(key, value, direct=direct)
 
     def __ior__(self, other: Any) -> Self:  # type: ignore[override,misc]
         """Sets values."""
-        direct = _is_direct()
+        direct = _is_direct(_caller())
         for key, value in dict(other).items():
             self._write(key, value, direct=direct)
         return self
@@ -171,34 +191,34 @@ class WatchedState(dict[str, Any]):
     def setdefault(self, key: str, default: Any = None) -> Any:
         """Returns the value, which is set to `default` if there is none."""
         if not super().__contains__(key):
-            self._write(key, default, direct=_is_direct())
+            self._write(key, default, direct=_is_direct(_caller()))
         value = super().__getitem__(key)
-        self._note_read(key, value, direct=_is_direct())
+        self._note_read(key, value, direct=_is_direct(_caller()))
         return value
 
     def __delitem__(self, key: str) -> None:
         """Removes the key."""
         before = self._peek(key)
         super().__delitem__(key)
-        self._note_write(key, before, direct=_is_direct())
+        self._note_write(key, before, direct=_is_direct(_caller()))
 
     def pop(self, key: str, *default: Any) -> Any:
         """Removes the key and returns its value."""
         before = self._peek(key)
         value = super().pop(key, *default)
         if before is not MISSING:
-            self._note_write(key, before, direct=_is_direct())
+            self._note_write(key, before, direct=_is_direct(_caller()))
         return value
 
     def popitem(self) -> tuple[str, Any]:
         """Removes the newest key and returns it with its value."""
         key, value = super().popitem()
-        self._note_write(key, value, direct=_is_direct())
+        self._note_write(key, value, direct=_is_direct(_caller()))
         return key, value
 
     def clear(self) -> None:
         """Removes every key."""
-        direct = _is_direct()
+        direct = _is_direct(_caller())
         before = dict(self)
         super().clear()
         for key, value in before.items():
@@ -206,11 +226,11 @@ class WatchedState(dict[str, Any]):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> WatchedState:
         """Returns a copy that shares nothing and owes nothing."""
-        return WatchedState(copy.deepcopy(dict(self), memo), self._session_id)
+        return WatchedState(copy.deepcopy(dict(self), memo), self._session_id, self._is_typed)
 
     def __copy__(self) -> WatchedState:
         """Returns a copy that owes nothing."""
-        return WatchedState(self, self._session_id)
+        return WatchedState(self, self._session_id, self._is_typed)
 
     def __reduce__(self) -> tuple[type[dict[str, Any]], tuple[dict[str, Any]]]:
         """Travels between processes as a plain dict."""
@@ -234,6 +254,9 @@ class WatchedState(dict[str, Any]):
         for key, (value, before) in self._handed_out.items():
             if self._peek(key) is value and value != before:
                 self._written.setdefault(key, before)
+        for key, (value, before) in self._lent.items():
+            if self._peek(key) is value and value != before and not _has_json_form(value):
+                self._written.setdefault(key, before)
         return [key for key, before in self._written.items() if not _same(self._peek(key), before)]
 
     def _peek(self, key: str) -> Any:
@@ -245,10 +268,19 @@ class WatchedState(dict[str, Any]):
 
     def _note_read(self, key: str, value: Any, *, direct: bool) -> None:
         if direct:
-            if key not in self._handed_out and not isinstance(value, _IMMUTABLE):
+            if not (
+                key in self._handed_out
+                or isinstance(value, _IMMUTABLE)
+                or str(key).startswith(_TEMPORARY)
+            ):
                 self._handed_out[key] = (value, copy.deepcopy(value))
         elif (tool := current_tool.get()) is not None:
             tool.saw(self, key, value)
+
+    def _lend(self, key: str, value: Any) -> None:
+        """Notes a value that a context hands out."""
+        if not (key in self._lent or key.startswith(_TEMPORARY) or self._is_typed(key)):
+            self._lent[key] = (value, copy.deepcopy(value))
 
     def _note_write(self, key: str, before: Any, *, direct: bool) -> None:
         if direct and not str(key).startswith(_TEMPORARY):
@@ -268,15 +300,27 @@ class WatchedState(dict[str, Any]):
         self._note_write(key, current, direct=direct)
 
 
-def _is_direct() -> bool:
-    """Whether a method of `WatchedState` was called by code that notes its writes nowhere."""
-    caller = str(sys._getframe(2).f_globals.get("__name__", ""))  # noqa: SLF001  # see the module
+def _caller() -> str:
+    """Returns the module that has called a method of `WatchedState`."""
+    return str(sys._getframe(2).f_globals.get("__name__", ""))  # noqa: SLF001  # see the module
+
+
+def _is_direct(caller: str) -> bool:
+    """Whether a module notes its writes nowhere."""
     return not caller.startswith(_NOTING)
 
 
 def _as_it_is(value: Any) -> Any:
     """Returns a copy that a change of the container does not reach."""
     return value.copy() if isinstance(value, _CONTAINERS) else value
+
+
+def _has_json_form(value: Any) -> bool:
+    """Whether ADK takes a value that was changed in place for one that it can record."""
+    try:
+        return bool(to_jsonable_python(value, inf_nan_mode="null") == value)
+    except Exception:  # noqa: BLE001  # as ADK does
+        return False
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -113,6 +113,46 @@ async def test_a_direct_removal_is_kept(
     assert (await found(sessions)).state == session.state == {}
 
 
+def unlike_json(state: Any) -> None:
+    """Changes values in place so that ADK 2.13.0 does not record it."""
+    state["list"].append((3, 4))
+    state["dict"]["inner"]["day"] = date(2026, 1, 2)
+    state["user:tags"].append({"a"})
+
+
+@over_every_service
+@pytest.mark.parametrize("where", ["tool", "callback"])
+async def test_a_change_in_place_that_adk_does_not_record_is_kept(
+    sessions: DurableSessionService, where: str
+) -> None:
+    """A context records a list that is equal to its JSON form, and nothing of any other one."""
+
+    def tool(text: str, tool_context: ToolContext) -> str:
+        """Changes values in place."""
+        unlike_json(tool_context.state)
+        return text
+
+    def before_agent(callback_context: CallbackContext) -> None:
+        unlike_json(callback_context.state)
+
+    agent = LlmAgent(name="agent", model=Echo())
+    if where == "tool":
+        agent.tools = [tool]
+    else:
+        agent.before_agent_callback = before_agent
+    start = START | {"user:tags": [], "temp:list": []}
+    await sessions.create_session(**SESSION, state=start)
+    async with running(sessions, agent) as runner:
+        await say(runner, "hello")
+    stored = await found(sessions)
+    assert stored.state == START | {
+        "list": [1, 2, [3, 4]],
+        "dict": {"inner": {"day": "2026-01-02"}},
+        "user:tags": [["a"]],
+    }
+    assert replay(stored.events, start) == stored.state
+
+
 @pytest.fixture
 async def strict(place: Place) -> Any:
     """A service that refuses direct writes."""
@@ -131,6 +171,27 @@ async def test_a_direct_write_is_refused(strict: DurableSessionService, how: str
     assert session.events == (await found(strict)).events == []
     await strict.append_event(session, said("next"))
     assert (await found(strict)).state == START
+
+
+async def test_a_change_in_place_that_adk_does_not_record_is_refused(
+    strict: DurableSessionService,
+) -> None:
+    """By option, with the key; what ADK records and what is `temp:` is nobody's concern."""
+    session = await begun(strict, **START, **{"user:tags": []})
+    session.state.update({"temp:list": []})
+    unlike_json(State(session.state, {}))
+    with pytest.raises(StateRejectedError, match="in place, where no event records it; assign"):
+        await strict.append_event(session, said("next"))
+    assert session.state == START | {"user:tags": [], "temp:list": []}
+    actions = EventActions()
+    state = State(session.state, actions.state_delta)
+    state["list"].append(3)
+    session.state["temp:list"].append(3)
+    state["temp:list"].append((3,))
+    assert state.has_delta()
+    await strict.append_event(session, said("another branch"))
+    await strict.append_event(session, Event(author="agent", actions=actions))
+    assert (await found(strict)).state["list"] == [1, 2, 3]
 
 
 def test_the_option_is_checked() -> None:

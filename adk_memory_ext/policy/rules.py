@@ -351,11 +351,11 @@ class StatePolicy:
 
     def typed_keys(self, state: Iterable[str]) -> list[str]:
         """Returns those keys that have a type."""
-        return [
-            key
-            for key in state
-            if isinstance(key, str) and (rule := self.rule(key)) is not None and rule.type
-        ]
+        return [key for key in state if self.has_type(key)]
+
+    def has_type(self, key: object) -> bool:
+        """Whether the value of a key has a type."""
+        return isinstance(key, str) and (rule := self.rule(key)) is not None and bool(rule.type)
 
 
 def _is_count(number: object) -> bool:
