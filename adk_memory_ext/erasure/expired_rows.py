@@ -37,8 +37,10 @@ from adk_memory_ext.schema import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from datetime import timedelta
+
+    from sqlalchemy import ColumnElement
 
     from adk_memory_ext.retention import Pruning, RetentionPolicy
     from adk_memory_ext.sql_expiry import ExpiredKey, Ttl
@@ -87,11 +89,17 @@ def sessions_to_look_at(
         for column, bound in ((link.updated_microseconds, idle), (link.created_microseconds, old))
         if bound is not None
     ]
-    if not conditions:
-        return []
+    return sessions_behind(tx, after, limit, or_(*conditions)) if conditions else []
+
+
+def sessions_behind(
+    tx: Transaction, after: int, limit: int, *conditions: ColumnElement[bool]
+) -> list[tuple[int, SessionId]]:
+    """Returns sessions with their keys, behind a key and in its order."""
+    link = memext_sessions.c
     rows = tx.connection.execute(
         select(link.session_key, link.app_name, link.user_id, link.session_id)
-        .where(or_(*conditions), link.session_key > after)
+        .where(link.session_key > after, *conditions)
         .order_by(link.session_key)
         .limit(limit)
     )
@@ -106,39 +114,16 @@ def delete_sessions(
     Returns:
         What was deleted, and the key of the last session that was looked at.
     """
-    texts: list[str] = []
-    names: list[str] = []
-    counts: Counter[str] = Counter()
-    size, last = 0, 0
-    for key, session in found:
-        last = key
-        head = sql_store.locked_head(tx, session)
-        if head is None or not rules.is_expired(head):
-            continue
+
+    def delete(session: SessionId, head: Head) -> Deleted | None:
+        if not rules.is_expired(head):
+            return None
         subject = Subject(session.app_name, session.user_id, session.session_id)
-        own = list(stored_rows.texts_of(tx, subject, stored_rows.OF_SESSIONS))
-        counts.update(stored_rows.delete_rows(tx, subject, stored_rows.OF_SESSIONS))
-        texts += own
-        names += [subject.app_name, *subject.ids]
-        size += sum(map(len, own))
-        if size > _MOST_CHARACTERS:
-            break
-    return Deleted(texts, dict(counts), names), last
+        texts = list(stored_rows.texts_of(tx, subject, stored_rows.OF_SESSIONS))
+        counts = stored_rows.delete_rows(tx, subject, stored_rows.OF_SESSIONS)
+        return Deleted(texts, counts, [subject.app_name, *subject.ids])
 
-
-# --- The log of sessions that stay
-
-
-def sessions_behind(tx: Transaction, after: int, limit: int) -> list[tuple[int, SessionId]]:
-    """Returns sessions with their keys, behind a key and in its order."""
-    link = memext_sessions.c
-    rows = tx.connection.execute(
-        select(link.session_key, link.app_name, link.user_id, link.session_id)
-        .where(link.session_key > after)
-        .order_by(link.session_key)
-        .limit(limit)
-    )
-    return [(key, SessionId(*owner)) for key, *owner in rows]
+    return _deleted(tx, found, delete)
 
 
 def delete_histories(
@@ -151,6 +136,22 @@ def delete_histories(
     Returns:
         What was deleted, and the key of the last session that was looked at.
     """
+
+    def delete(session: SessionId, head: Head) -> Deleted | None:
+        if rules.is_expired(head):
+            return None
+        removed = sql_pruning.prune(tx, session, pruning, rules.now / MICROSECONDS)
+        deleted = deleted_events(tx, session, removed)
+        return deleted if deleted.counts else None
+
+    return _deleted(tx, found, delete)
+
+
+def _deleted(
+    tx: Transaction,
+    found: Sequence[tuple[int, SessionId]],
+    delete: Callable[[SessionId, Head], Deleted | None],
+) -> tuple[Deleted, int]:
     texts: list[str] = []
     names: list[str] = []
     counts: Counter[str] = Counter()
@@ -158,12 +159,11 @@ def delete_histories(
     for key, session in found:
         last = key
         head = sql_store.locked_head(tx, session)
-        if head is None or rules.is_expired(head):
+        deleted = None if head is None else delete(session, head)
+        if deleted is None:
             continue
-        removed = sql_pruning.prune(tx, session, pruning, rules.now / MICROSECONDS)
-        deleted = deleted_events(tx, session, removed)
         texts += deleted.texts
-        names += deleted.names if deleted.counts else ()
+        names += deleted.names
         counts.update(deleted.counts)
         size += sum(map(len, deleted.texts))
         if size > _MOST_CHARACTERS:
@@ -262,12 +262,16 @@ def lines_to_look_at(tx: Transaction, rules: Rules, after: int, limit: int) -> l
     return [Line(key, SessionId(*owner), incarnation) for key, *owner, incarnation in rows]
 
 
-def delete_checkpoints(tx: Transaction, rules: Rules, lines: Sequence[Line]) -> Deleted:
-    """Deletes the checkpoints that the rules do not keep; the others restore as before."""
+def delete_checkpoints(tx: Transaction, rules: Rules, found: Sequence[Line]) -> tuple[Deleted, int]:
+    """Deletes the checkpoints that the rules do not keep; the others restore as before.
+
+    Returns:
+        What was deleted, and the key of the last line that was looked at.
+    """
     texts: list[str] = []
     names: list[str] = []
     counts: Counter[str] = Counter()
-    for line in lines:
+    for line in found:
         numbers, is_all = _doomed(tx, rules, line)
         if not numbers and not is_all:
             continue
@@ -280,7 +284,7 @@ def delete_checkpoints(tx: Transaction, rules: Rules, lines: Sequence[Line]) -> 
         names += list(line.session.parameters().values())
         counts["checkpoints"] += len(numbers)
         counts["lines of checkpoints"] += is_all
-    return Deleted(texts, dict(counts), names)
+    return Deleted(texts, dict(counts), names), found[-1].key
 
 
 def _doomed(tx: Transaction, rules: Rules, line: Line) -> tuple[list[int], bool]:

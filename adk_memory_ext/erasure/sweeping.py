@@ -7,7 +7,7 @@ import sys
 from collections import Counter
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from adk_memory_ext import expired_state, sql_expiry, sql_lists
 from adk_memory_ext.erasure import expired_rows
@@ -16,7 +16,7 @@ from adk_memory_ext.errors import ErasureIncompleteError
 from adk_memory_ext.event_times import MICROSECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from adk_memory_ext.erasure.jobs import Deleted
     from adk_memory_ext.erasure.receipts import Receipt
@@ -25,9 +25,8 @@ if TYPE_CHECKING:
     from adk_memory_ext.sql_sessions import Database
     from adk_memory_ext.statements import Transaction
 
-_SESSIONS: Final = 100
-"""Looked at in one transaction."""
-_LINES: Final = 100
+_PAGE: Final = 100
+"""Sessions, or lines of checkpoints, that are looked at in one transaction."""
 _KEYS: Final = 1000
 
 
@@ -95,32 +94,28 @@ class Sweep:
         read = self._database.read
         clock = await read(sql_expiry.clock) if now is None else round(now * MICROSECONDS)
         rules = Rules(policy, clock)
-        await self._sessions(rules)
+        if policy.session_idle is not None or policy.session_age is not None:
+            if await read(sql_lists.has_strange_sessions):
+                await self._database.write(sql_lists.adopt_sessions)
+            await self._paged(
+                "sessions",
+                partial(expired_rows.sessions_to_look_at, rules=rules),
+                partial(expired_rows.delete_sessions, rules=rules),
+            )
         await self._state()
         for owner in await read(lambda tx: expired_rows.profiles_to_look_at(tx, rules)):
             await self._erase(
                 "profile", partial(expired_rows.delete_facts, rules=rules, owner=owner)
             )
-        await self._checkpoints(rules)
-        await self._histories(rules)
+        await self._paged(
+            "checkpoints",
+            partial(expired_rows.lines_to_look_at, rules=rules),
+            partial(expired_rows.delete_checkpoints, rules=rules),
+        )
+        if policy.history is not None:
+            delete = partial(expired_rows.delete_histories, rules=rules, pruning=policy.history)
+            await self._paged("history", expired_rows.sessions_behind, delete, "pruning")
         return Swept(dict(self._counts), tuple(self._receipts))
-
-    async def _sessions(self, rules: Rules) -> None:
-        if rules.policy.session_idle is None and rules.policy.session_age is None:
-            return
-        if await self._database.read(sql_lists.has_strange_sessions):
-            await self._database.write(sql_lists.adopt_sessions)
-        last = 0
-        while found := await self._database.read(
-            partial(expired_rows.sessions_to_look_at, rules=rules, after=last, limit=_SESSIONS)
-        ):
-
-            def work(tx: Transaction) -> Deleted:
-                nonlocal last
-                deleted, last = expired_rows.delete_sessions(tx, rules, found)
-                return deleted
-
-            await self._erase("sessions", work)
 
     async def _state(self) -> None:
         if self._ttl is None:
@@ -137,30 +132,23 @@ class Sweep:
             if self._dry_run:
                 break
 
-    async def _checkpoints(self, rules: Rules) -> None:
+    async def _paged(
+        self,
+        stage: str,
+        look: Callable[..., Sequence[Any]],
+        delete: Callable[..., tuple[Deleted, int]],
+        kind: str = "expiry",
+    ) -> None:
+        """Erases what `delete` does of each page that `look` finds behind the one before."""
         last = 0
-        while lines := await self._database.read(
-            partial(expired_rows.lines_to_look_at, rules=rules, after=last, limit=_LINES)
-        ):
-            last = lines[-1].key
-            await self._erase(
-                "checkpoints", partial(expired_rows.delete_checkpoints, rules=rules, lines=lines)
-            )
-
-    async def _histories(self, rules: Rules) -> None:
-        if (pruning := rules.policy.history) is None:
-            return
-        last = 0
-        while found := await self._database.read(
-            partial(expired_rows.sessions_behind, after=last, limit=_SESSIONS)
-        ):
+        while found := await self._database.read(partial(look, after=last, limit=_PAGE)):
 
             def work(tx: Transaction) -> Deleted:
                 nonlocal last
-                deleted, last = expired_rows.delete_histories(tx, rules, found, pruning)
+                deleted, last = delete(tx, found=found)
                 return deleted
 
-            await self._erase("history", work, "pruning")
+            await self._erase(stage, work, kind)
 
     async def _erase(
         self, stage: str, work: Callable[[Transaction], Deleted], kind: str = "expiry"
