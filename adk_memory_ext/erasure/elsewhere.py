@@ -39,26 +39,29 @@ class Elsewhere:
         self, artifacts: BaseArtifactService | None, memory: BaseMemoryService | None
     ) -> None:
         """Takes services in; None leaves what is there."""
-        given = self._given
-        # `ProfileMemoryService` keeps nothing outside the database; what it hands on to may.
-        self._given = artifacts or given[0], getattr(memory, "also", memory) or given[1]
+        self._given = artifacts or self._given[0], memory or self._given[1]
 
     def see(self, artifacts: BaseArtifactService | None, memory: BaseMemoryService | None) -> None:
         """Takes the services of a Runner in, for where none were registered."""
-        self._seen = artifacts or self._seen[0], getattr(memory, "also", memory) or self._seen[1]
+        self._seen = artifacts or self._seen[0], memory or self._seen[1]
 
     @property
     def _artifacts(self) -> BaseArtifactService | None:
         return self._given[0] or self._seen[0]
 
     @property
-    def _memory(self) -> BaseMemoryService | None:
+    def _told_memory(self) -> BaseMemoryService | None:
         return self._given[1] or self._seen[1]
+
+    @property
+    def _memory(self) -> BaseMemoryService | None:
+        # `ProfileMemoryService` keeps nothing outside the database; what it hands on to may.
+        return getattr(self._told_memory, "also", self._told_memory)
 
     @property
     def unknown(self) -> tuple[str, ...]:
         """Which services of a Runner nobody told of, in words."""
-        services = {"artifacts": self._artifacts, "memory": self._memory}
+        services = {"artifacts": self._artifacts, "memory": self._told_memory}
         return tuple(
             f"{name}: no service is known here; MemoryPlugin or register(…) tells of it"
             for name, service in services.items()

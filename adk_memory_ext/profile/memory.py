@@ -53,6 +53,11 @@ class ProfileMemoryService(BaseMemoryService):
         self._profiles = sessions.profiles
         self._also = also
 
+    @property
+    def also(self) -> BaseMemoryService | None:
+        """The other memory service; an erasure reaches it, and facts with the profile."""
+        return self._also
+
     async def search_memory(
         self, *, app_name: str, user_id: str, query: str
     ) -> SearchMemoryResponse:

@@ -17,7 +17,7 @@ from google.adk.runners import Runner
 from google.genai import types
 from typing_extensions import override
 
-from adk_memory_ext import MemoryPlugin, ProfileMemoryService
+from adk_memory_ext import MemoryPlugin, NewFact, ProfileMemoryService
 from adk_memory_ext.errors import ErasureIncompleteError
 from conversation import said
 
@@ -146,6 +146,22 @@ async def test_a_session_is_gone_from_memory(
         await sessions.erasure.erase_session(**ANN, session_id="one")
     assert await found(memory, ANN, "one") == 0
     assert await found(memory, ANN, "two") == 1
+
+
+@pytest.mark.parametrize("also", [None, InMemoryMemoryService])
+async def test_a_fact_that_stays_is_no_memory_that_was_left(
+    sessions: DurableSessionService, also: type[BaseMemoryService] | None
+) -> None:
+    """A stated fact in the words of an erased session is the profile's, whoever searches it."""
+    memory = ProfileMemoryService(sessions, also=also and also())
+    await lived(sessions, memory, ANN, "one")
+    await sessions.profiles.save(NewFact(key="work", value=WORDS), **ANN)
+    sessions.erasure.register(memory_service=memory)
+    plan = await sessions.erasure.plan_session(**ANN, session_id="one")
+    receipt = await sessions.erasure.erase_session(**ANN, session_id="one")
+    for reasons in (plan.not_reached, receipt.not_checked):
+        assert not any(reason.startswith("memory:") for reason in reasons)
+    assert [fact.key for fact in (await sessions.profiles.recall(**ANN)).facts] == ["work"]
 
 
 async def test_a_memory_that_deletes_nothing_is_named(sessions: DurableSessionService) -> None:
