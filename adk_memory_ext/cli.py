@@ -75,6 +75,12 @@ def explain(url: str, session: str, turn: int | None, app: str | None, user: str
     default="erase",
     help="Forks of the session hold its words: erase them too, or leave them.",
 )
+@click.option(
+    "--facts",
+    type=click.Choice(["keep", "remove"]),
+    default="keep",
+    help="What the user asked to save in the session stays in the profile: remove it too, or not.",
+)
 @click.option("--plan", is_flag=True, help="Say what would go. Changes nothing.")
 @click.option("--resume", is_flag=True, help="Finish erasures that were interrupted.")
 @click.option("--json", "as_json", is_flag=True, help="Print the receipt as JSON.")
@@ -86,6 +92,7 @@ def erase(  # noqa: PLR0917
     requested_by: str | None,
     deep: bool,
     forks: Literal["erase", "detach"],
+    facts: Literal["keep", "remove"],
     plan: bool,
     resume: bool,
     as_json: bool,
@@ -120,7 +127,9 @@ def erase(  # noqa: PLR0917
                 receipts = await erasure.resume()
             elif session_id:
                 receipts = [
-                    await erasure.erase_session(**session, requested_by=requested_by, deep=deep)
+                    await erasure.erase_session(
+                        **session, facts=facts, requested_by=requested_by, deep=deep
+                    )
                 ]
             else:
                 receipts = [await erasure.erase_user(**whose, requested_by=requested_by, deep=deep)]

@@ -27,7 +27,7 @@ from adk_memory_ext.erasure.jobs import (
     values_of,
 )
 from adk_memory_ext.erasure.searched_values import SearchedValues
-from adk_memory_ext.erasure.subjects import Forks, Subject
+from adk_memory_ext.erasure.subjects import Facts, Forks, Subject
 from adk_memory_ext.erasure.verifying import Verified, verify
 from adk_memory_ext.errors import (
     CapabilityError,
@@ -138,6 +138,7 @@ class Erasure:
         requested_by: str | None = None,
         deep: bool = False,
         forks: Forks = "erase",
+        facts: Facts = "keep",
     ) -> Receipt:
         """Erases a session everywhere and verifies that its bytes are gone.
 
@@ -160,15 +161,18 @@ class Erasure:
             forks: `erase` takes the session's forks along, and forks of these. `detach` leaves them
                 as they are, with what they were forked with; nothing says any more where they came
                 from. The receipt counts them.
+            facts: `keep` leaves in the profile what the user asked to save, its provenance cut.
+                `remove` takes along what only this session supports. The receipt counts what went.
 
         Raises:
-            ConfigurationError: When `forks` is something else. Nothing was deleted.
+            ConfigurationError: When `forks` or `facts` is something else. Nothing was deleted.
             ErasureIncompleteError: When something is left or could not be verified. All that can
                 be erased is gone; its `receipt` says what is not.
             StoreUnavailableError: When the database cannot be written. Nothing was deleted.
         """
         subject = Subject(app_name, user_id, session_id)
-        return await self._erase(subject, requested_by, deep, _checked(forks))
+        _check(forks, facts)
+        return await self._erase(subject, requested_by, deep, forks, facts)
 
     async def erase_user(
         self, *, app_name: str, user_id: str, requested_by: str | None = None, deep: bool = False
@@ -187,7 +191,8 @@ class Erasure:
         self, *, app_name: str, user_id: str, session_id: str, forks: Forks = "erase"
     ) -> Plan:
         """Returns what `erase_session` would delete, and changes nothing."""
-        return await self._plan(Subject(app_name, user_id, session_id), _checked(forks))
+        _check(forks)
+        return await self._plan(Subject(app_name, user_id, session_id), forks)
 
     async def export_user(self, *, app_name: str, user_id: str) -> dict[str, Any]:
         """Returns everything that the database holds of a user, as one JSON document.
@@ -497,24 +502,29 @@ class Erasure:
         return counts, [*reasons]
 
     async def _erase(
-        self, subject: Subject, requested_by: str | None, deep: bool, forks: Forks
+        self,
+        subject: Subject,
+        requested_by: str | None,
+        deep: bool,
+        forks: Forks,
+        facts: Facts = "keep",
     ) -> Receipt:
         from adk_memory_ext.erasure import ledger
 
         if self._foreign is not None:
             key = secrets.token_bytes(32)
             receipt = await self._foreign.erase(
-                checked(subject), self._elsewhere, key, requested_by
+                checked(subject), self._elsewhere, key, requested_by, facts
             )
             return Verified(is_done=True, receipts=[receipt]).last()
         database = self._required()
         checked(subject)
         key = secrets.token_bytes(32)
-        facts = first_facts(subject, key, requested_by, forks)
+        noted = first_facts(subject, key, requested_by, forks, facts)
         erasure_id = uuid.uuid4().hex
         async with self._alone(erasure_id):
-            await database.write(lambda tx: ledger.begin(tx, erasure_id, subject, facts))
-            job = await self._delete_everywhere(erasure_id, subject, facts, requested_by)
+            await database.write(lambda tx: ledger.begin(tx, erasure_id, subject, noted))
+            job = await self._delete_everywhere(erasure_id, subject, noted, requested_by)
             job.deep = deep
             return (await verify(database, [job], key.hex())).last()
 
@@ -551,7 +561,8 @@ class Erasure:
         )
 
 
-def _checked(forks: Forks) -> Forks:
+def _check(forks: Forks, facts: Facts = "keep") -> None:
     if forks not in get_args(Forks):
         raise ConfigurationError(f"forks must be 'erase' or 'detach', not {forks!r}.")
-    return forks
+    if facts not in get_args(Facts):
+        raise ConfigurationError(f"facts must be 'keep' or 'remove', not {facts!r}.")

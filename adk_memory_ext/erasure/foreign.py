@@ -11,7 +11,7 @@ from google.adk.events.event import Event
 from google.adk.events.event_actions import EventActions
 from google.adk.sessions.state import State
 
-from adk_memory_ext.erasure.jobs import Job, delete_subject, first_facts, receipt_of
+from adk_memory_ext.erasure.jobs import Deleted, Job, delete_subject, first_facts, receipt_of
 from adk_memory_ext.erasure.physical import Cleaned
 from adk_memory_ext.erasure.sqlite_file import FileWork
 from adk_memory_ext.erasure.subjects import Traces, text_of
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from adk_memory_ext.erasure.elsewhere import Elsewhere
     from adk_memory_ext.erasure.receipts import Receipt
-    from adk_memory_ext.erasure.subjects import Subject
+    from adk_memory_ext.erasure.subjects import Facts, Subject
     from adk_memory_ext.sql_sessions import Database
 
 
@@ -54,7 +54,12 @@ class ForeignErasure:
         return counted, reasons
 
     async def erase(
-        self, subject: Subject, elsewhere: Elsewhere, key: bytes, requested_by: str | None
+        self,
+        subject: Subject,
+        elsewhere: Elsewhere,
+        key: bytes,
+        requested_by: str | None,
+        facts: Facts,
     ) -> Receipt:
         """Deletes all that can be reached, looks again, and returns the receipt.
 
@@ -63,7 +68,7 @@ class ForeignErasure:
         from adk_memory_ext.sql_store import now_microseconds
 
         begun = now_microseconds()
-        facts = first_facts(subject, key, requested_by)
+        noted = first_facts(subject, key, requested_by, facts=facts)
         sessions = await self._sessions(subject)
         reached, left = await elsewhere.erase(subject, _traces(sessions))
         notes = [*elsewhere.unknown]
@@ -76,10 +81,12 @@ class ForeignErasure:
             cleared, more, names = await self._clear_user_state(subject)
             counts["user state"] = cleared
             left, notes = left + more, notes + names
-        counts.update(await self._erase_ours(subject))
+        ours = await self._erase_ours(subject, facts)
+        counts.update({name: count for name, count in ours.counts.items() if count})
         if await self._sessions(subject):
             left.append(f"sessions: {self._name} still has some")
-        job = Job(uuid.uuid4().hex, begun, {**facts, "counts": dict(counts)}, None)
+        noted |= {"counts": dict(counts), "steps": dict(ours.steps)}
+        job = Job(uuid.uuid4().hex, begun, noted, None)
         job.not_checked, job.unknown = left, notes
         bytes_left = f"the bytes: nothing here knows where {self._name} keeps them"
         cleaned = Cleaned("logical", True, FileWork(), not_checked=(bytes_left,))
@@ -97,12 +104,11 @@ class ForeignErasure:
 
         return await self.store.write(work)
 
-    async def _erase_ours(self, subject: Subject) -> dict[str, int]:
+    async def _erase_ours(self, subject: Subject, facts: Facts) -> Deleted:
         """Deletes what we keep beside the service."""
         if self.store is None:
-            return {}
-        deleted = await self.store.write(lambda tx: delete_subject(tx, subject, {}))
-        return {name: count for name, count in deleted.counts.items() if count}
+            return Deleted((), {}, ())
+        return await self.store.write(lambda tx: delete_subject(tx, subject, {}, facts=facts))
 
     async def _sessions(self, subject: Subject) -> list[Session]:
         """Returns the subject's sessions with their events."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from adk_memory_ext.erasure.physical import Cleaned
-    from adk_memory_ext.erasure.subjects import Forks, Subject
+    from adk_memory_ext.erasure.subjects import Facts, Forks, Subject
     from adk_memory_ext.statements import Transaction
 
 
@@ -80,7 +80,11 @@ def lock_name(erasure_id: str) -> SessionId:
 
 
 def first_facts(
-    subject: Subject, key: bytes, requested_by: str | None, forks: Forks = "detach"
+    subject: Subject,
+    key: bytes,
+    requested_by: str | None,
+    forks: Forks = "detach",
+    facts: Facts = "keep",
 ) -> dict[str, Any]:
     """Returns what a receipt will say, as far as it is known before anything is deleted."""
     names_subject = any(one in (requested_by or "") for one in subject.ids)
@@ -90,6 +94,7 @@ def first_facts(
         "requested_by": None if names_subject else requested_by,
         "counts": {},
         "forks": forks,
+        "facts": facts,
     }
 
 
@@ -102,11 +107,14 @@ def delete_rows(
 ) -> tuple[Sequence[str], int]:
     """Deletes the rows and returns their texts, and when the erasure began.
 
-    Forks of an erased session go too, or forget where they came from, as the facts say.
+    Forks of an erased session go too, or forget where they came from, and what was saved in it goes
+    or stays, as the facts say.
     """
     from adk_memory_ext.erasure import ledger
 
-    deleted = delete_subject(tx, subject, elsewhere, facts.get("forks", "detach"))
+    deleted = delete_subject(
+        tx, subject, elsewhere, facts.get("forks", "detach"), facts.get("facts", "keep")
+    )
     facts |= {"counts": deleted.counts, "steps": dict(deleted.steps)}
     ledger.rows_are_gone(tx, erasure_id, facts)
     pending = ledger.find(tx, erasure_id)
@@ -114,7 +122,11 @@ def delete_rows(
 
 
 def delete_subject(
-    tx: Transaction, subject: Subject, elsewhere: Mapping[str, int], forks: Forks | None = None
+    tx: Transaction,
+    subject: Subject,
+    elsewhere: Mapping[str, int],
+    forks: Forks | None = None,
+    facts: Facts = "keep",
 ) -> Deleted:
     """Deletes the rows of a subject.
 
@@ -124,6 +136,7 @@ def delete_subject(
         elsewhere: What was deleted outside of the database.
         forks: What becomes of the forks of a session; None: nothing, so that they can be erased
             later.
+        facts: What becomes of what the user asked to save in a session.
     """
     from adk_memory_ext.erasure import stored_rows
 
@@ -137,10 +150,15 @@ def delete_subject(
         how = "detached, with what it was forked with"
     for one in erased:
         stored_rows.lock_rows(tx, one)
+    removed = 0
     for one in erased:
-        texts += [*stored_rows.texts_of(tx, one), *stored_rows.cut_profile(tx, one)]
+        cut = stored_rows.cut_profile(tx, one, facts)
+        removed += cut.values
+        texts += [*stored_rows.texts_of(tx, one), *cut.texts]
         counts.update(stored_rows.delete_rows(tx, one))
     steps = {"forks": f"{number} {how}"} if number else {}
+    if removed:
+        steps["facts"] = f"{removed} removed"
     return Deleted(texts, dict(counts), (subject.app_name, *subject.ids), steps)
 
 

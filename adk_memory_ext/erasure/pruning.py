@@ -232,7 +232,8 @@ def deleted_events(tx: Transaction, session: SessionId, removed: Removed) -> Del
                 else source.invocation_id in removed.invocation_ids
             )
 
-        texts += stored_rows.cut_facts(tx, Owner(session.app_name, session.user_id), is_gone)
+        cut = stored_rows.cut_facts(tx, Owner(session.app_name, session.user_id), is_gone)
+        texts += cut.texts
     counts = {"events": sum(removed.why.values()), "reports on requests": removed.requests}
     names = [session.app_name, session.user_id, session.session_id, *sorted(removed.event_ids)]
     return Deleted(texts, {name: count for name, count in counts.items() if count}, names)

@@ -31,10 +31,11 @@ from adk_memory_ext.schema import (
 from adk_memory_ext.sql_facts import cut_sources
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from sqlalchemy import ColumnElement, Table
 
+    from adk_memory_ext.erasure.subjects import Facts
     from adk_memory_ext.facts import Provenance
     from adk_memory_ext.statements import Transaction
 
@@ -193,29 +194,40 @@ def _has_session() -> ColumnElement[bool]:
     )
 
 
-def cut_profile(tx: Transaction, subject: Subject) -> list[str]:
-    """Takes an erased session out of its user's profile; returns the texts that went with it.
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What went from a profile."""
 
-    What the user asked to save stays, without its source; an inferred fact that only this session
-    supports goes.
+    texts: Sequence[str] = ()
+    values: int = 0
+    """Values of facts, old ones too."""
+
+
+def cut_profile(tx: Transaction, subject: Subject, facts: Facts = "keep") -> Cut:
+    """Takes an erased session out of its user's profile.
+
+    What the user asked to save stays, without its source, unless `facts` is `remove`; an inferred
+    fact that only this session supports goes.
     """
     if subject.session_id is None:
-        return []
+        return Cut()
     owner = Owner(subject.app_name, subject.user_id)
-    return cut_facts(tx, owner, lambda source: source.session_id == subject.session_id)
+    return cut_facts(tx, owner, lambda source: source.session_id == subject.session_id, facts)
 
 
-def cut_facts(tx: Transaction, owner: Owner, is_gone: Callable[[Provenance], bool]) -> list[str]:
+def cut_facts(
+    tx: Transaction, owner: Owner, is_gone: Callable[[Provenance], bool], facts: Facts = "keep"
+) -> Cut:
     """Takes erased sources out of a profile, as `cut_profile` does."""
-    before = _profile_texts(tx, owner)
+    before = tx.rows("all_facts", owner.parameters())
     if not before:
-        return []
-    cut_sources(tx, owner, is_gone)
-    return sorted(before - _profile_texts(tx, owner))
+        return Cut()
+    cut_sources(tx, owner, is_gone, facts)
+    after = tx.rows("all_facts", owner.parameters())
+    return Cut(sorted(_texts(before) - _texts(after)), len(before) - len(after))
 
 
-def _profile_texts(tx: Transaction, owner: Owner) -> set[str]:
-    rows = tx.rows("all_facts", owner.parameters())
+def _texts(rows: Iterable[Iterable[object]]) -> set[str]:
     return {value for row in rows for value in row if isinstance(value, str)}
 
 

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 Forks: TypeAlias = Literal["erase", "detach"]
 """What becomes of forks of an erased session."""
+Facts: TypeAlias = Literal["keep", "remove"]
+"""What becomes of what the user asked to save in an erased session."""
 
 
 @dataclass(frozen=True, slots=True)

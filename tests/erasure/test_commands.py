@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 from click.testing import CliRunner
 
+from adk_memory_ext import NewFact, Provenance
 from adk_memory_ext.cli import main
 from adk_memory_ext.service import DurableSessionService
 from conversation import said
@@ -97,6 +98,24 @@ def test_forks_go_or_are_left(url: str) -> None:
     assert "1  events" in run(url, "erase", *one, "--plan", "--forks", "detach").output
     assert "forks: 1 detached" in run(url, "erase", *one, "--forks", "detach").output
     assert "2  events" in run(url, "erase", *WHOSE, "--plan").output
+
+
+def test_facts_stay_or_go(url: str) -> None:
+    """`--facts remove` takes along what the user asked to save in the session."""
+
+    async def save(name: str) -> None:
+        async with DurableSessionService.from_url(url) as sessions:
+            source = Provenance(session_id="session-one")
+            fact = NewFact(key=name, value=name, provenance=source)
+            await sessions.profiles.save(fact, **ANN)
+
+    one = (*WHOSE, "--session", "session-one")
+    for name in ("first", "second"):
+        asyncio.run(save(name))
+    assert " facts: " not in run(url, "erase", *one).output
+    asyncio.run(save("later"))
+    assert "facts: 1 removed" in run(url, "erase", *one, "--facts", "remove").output
+    assert "2  profile facts" in run(url, "erase", *WHOSE, "--plan").output
 
 
 def test_an_incomplete_erasure_fails_and_is_resumed(url: str, tmp_path: Path) -> None:

@@ -153,7 +153,7 @@ async def test_a_fact_that_stays_is_no_memory_that_was_left(
     sessions: DurableSessionService, also: type[BaseMemoryService] | None
 ) -> None:
     """A stated fact in the words of an erased session is the profile's, whoever searches it."""
-    memory = ProfileMemoryService(sessions, also=also and also())
+    memory = ProfileMemoryService(sessions, also=None if also is None else also())
     await lived(sessions, memory, ANN, "one")
     await sessions.profiles.save(NewFact(key="work", value=WORDS), **ANN)
     sessions.erasure.register(memory_service=memory)

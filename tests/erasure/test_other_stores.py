@@ -9,7 +9,10 @@ from google.adk.memory.in_memory_memory_service import InMemoryMemoryService
 from google.adk.sessions.in_memory_session_service import InMemorySessionService
 from typing_extensions import override
 
-from adk_memory_ext import NewFact, Provenance
+from adk_memory_ext import ConfigurationError, NewFact, Provenance
+from adk_memory_ext.erasure import ledger
+from adk_memory_ext.erasure.jobs import first_facts
+from adk_memory_ext.erasure.subjects import Subject
 from adk_memory_ext.errors import ErasureIncompleteError
 from adk_memory_ext.service import DurableSessionService
 from conversation import said
@@ -17,8 +20,11 @@ from conversation import said
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from backends import Backend, Place
+
 ANN: Final[dict[str, Any]] = {"app_name": "app", "user_id": "ann"}
 ANNA: Final[dict[str, Any]] = {"app_name": "app", "user_id": "anna"}
+HOME: Final = "the lighthouse of Bell Rock"
 
 
 async def lived(sessions: DurableSessionService, owner: dict[str, Any]) -> None:
@@ -49,6 +55,52 @@ async def test_an_erased_session_is_cut_out_of_the_profile(
     await sessions.erasure.erase_session(**ANN, session_id="s", requested_by="desk")
     assert await facts(sessions, ANN) == {"dietary": 0}
     assert await facts(sessions, ANNA) == {"dietary": 1, "mood": 1}
+
+
+async def test_an_erased_session_takes_its_facts_along_on_request(
+    sessions: DurableSessionService, backend: Backend, place: Place
+) -> None:
+    """With `facts="remove"` what was saved in it goes too, by every byte; the receipt counts it."""
+    await lived(sessions, ANN)
+    await lived(sessions, ANNA)
+    saved = NewFact(key="home", value=HOME, provenance=Provenance(session_id="s"))
+    await sessions.profiles.save(saved, **ANN)
+    receipt = await sessions.erasure.erase_session(**ANN, session_id="s", facts="remove")
+    assert receipt.steps["facts"] == "3 removed"
+    assert await facts(sessions, ANN) == {}
+    assert await sessions.profiles.history("home", **ANN) == ()
+    assert await facts(sessions, ANNA) == {"dietary": 1, "mood": 1}
+    if backend.durable:
+        assert HOME.encode() not in backend.stored_bytes(place)
+
+
+async def test_what_becomes_of_facts_is_known_to_who_finishes_an_erasure(
+    sessions: DurableSessionService,
+) -> None:
+    """It is noted before the erasure begins."""
+    await lived(sessions, ANN)
+    database = sessions.database
+    assert database is not None
+    subject = Subject(**ANN, session_id="s")
+    noted = first_facts(subject, b"key", None, facts="remove")
+    await database.write(lambda tx: ledger.begin(tx, "0" * 32, subject, noted))
+    await sessions.erasure.resume()
+    assert await facts(sessions, ANN) == {}
+
+
+@pytest.mark.parametrize("wrapped", [True, False])
+async def test_nothing_is_erased_where_nobody_knows_what_becomes_of_facts(*, wrapped: bool) -> None:
+    """Another word than `keep` and `remove` is refused."""
+    service = DurableSessionService(InMemorySessionService())
+    async with service if wrapped else DurableSessionService.from_url() as sessions:
+        await sessions.create_session(**ANN, session_id="s")
+        with pytest.raises(ConfigurationError, match="facts"):
+            await sessions.erasure.erase_session(
+                **ANN,
+                session_id="s",
+                facts="leave",  # type: ignore[arg-type]
+            )
+        assert await sessions.get_session(**ANN, session_id="s") is not None
 
 
 async def test_an_erased_session_takes_its_checkpoints(sessions: DurableSessionService) -> None:
@@ -94,6 +146,11 @@ async def test_over_a_foreign_service_what_lies_beside_it_goes_too(tmp_path: Pat
         (stored,) = await sessions.erasure.receipts()
         assert (stored.number, stored.digest) == (receipt.number, receipt.digest)
         assert await sessions.erasure.broken_receipts() == []
+        source = Provenance(session_id="s")
+        await sessions.profiles.save(NewFact(key="home", value=HOME, provenance=source), **ANNA)
+        receipt = await sessions.erasure.erase_session(**ANNA, session_id="s", facts="remove")
+        assert receipt.steps["facts"] == "1 removed"
+        assert await facts(sessions, ANNA) == {"dietary": 0}
 
 
 async def test_a_foreign_service_that_keeps_something_is_named() -> None:
