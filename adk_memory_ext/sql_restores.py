@@ -9,7 +9,8 @@ import uuid
 from bisect import bisect_right
 from collections import deque
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
 
 from google.adk.errors.already_exists_error import AlreadyExistsError
 from google.adk.events.event import Event
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from adk_memory_ext.sql_checkpoints import StoredCheckpoint
     from adk_memory_ext.sql_store import Head
     from adk_memory_ext.statements import Row, Transaction
+
+_READ_AT_ONCE: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,27 +279,28 @@ def _log(
     specials, covered = sql_checkpoints.specials(tx, stored.line_key) if stored else ({}, 0)
     sequences: list[int] = []
     outline = Outline()
-    lists = sequences, outline.ids, outline.invocations
 
     def read() -> Iterator[tuple[int, str, str]]:
-        note_sequence, note_id, note_invocation = (one.append for one in lists)
-        rows = tx.stream("logged_events", {**session.parameters(), "session_key": head.key})
-        for sequence, event_id, invocation_id, text in rows:
-            if sequence > covered and (special := special_in(text)):
-                specials[sequence] = special
-            if sequence in specials:
-                outline.specials[len(sequences)] = specials[sequence]
-            note_sequence(sequence)
-            note_id(event_id)
-            note_invocation(invocation_id)
-            yield sequence, event_id, text or ""
+        stream = tx.stream("logged_events", {**session.parameters(), "session_key": head.key})
+        # Some at a time, which takes less than reading and looking by turns.
+        while rows := list(islice(stream, _READ_AT_ONCE)):
+            sequences.extend([row[0] for row in rows])
+            outline.ids.extend([row[1] for row in rows])
+            outline.invocations.extend([row[2] for row in rows])
+            for sequence, event_id, _invocation_id, text in rows:
+                if sequence > covered and (special := special_in(text)):
+                    specials[sequence] = special
+                yield sequence, event_id, text or ""
 
     rows = read()
     fault = None
     if stored is not None:
-        stretches = sql_checkpoints.stretches(tx, stored.line_key, up_to)
+        stretches = list(sql_checkpoints.stretches(tx, stored.line_key, up_to))
         fault = first_fault(stored.salt, stretches, rows)
     deque(rows, maxlen=0)
+    if specials:
+        positions = enumerate(sequences)
+        outline.specials.update({at: specials[one] for at, one in positions if one in specials})
     return _Log(session, head, sequences, outline, fault)
 
 
