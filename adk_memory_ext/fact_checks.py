@@ -109,13 +109,14 @@ def checked_fact(fact: NewFact, limits: ProfileLimits, now: float) -> NewFact:
     )
 
 
-def check_recall(
+def checked_recall(
     keys: Collection[str] | None,
     kinds: Collection[Kind] | None,
     subject: str | None,
     budget_tokens: int | None,
-) -> None:
-    """Checks what a recall asks for.
+    on_unavailable: object,
+) -> tuple[tuple[str, ...] | None, tuple[Kind, ...] | None]:
+    """Returns the keys and the kinds that a recall asks for.
 
     Raises:
         FactRejectedError: When a key or the subject is no slug.
@@ -123,14 +124,20 @@ def check_recall(
     """
     if isinstance(keys, str) or isinstance(kinds, str):
         raise ConfigurationError("keys and kinds are lists; for one write [one].")
+    keys = None if keys is None else tuple(keys)
+    kinds = None if kinds is None else tuple(kinds)
     for key in keys or ():
         check_name("key", key)
     if subject is not None:
         check_name("subject", subject)
-    if unknown := set(kinds or ()) - set(get_args(Kind)):
-        raise ConfigurationError(f"There is no kind {min(unknown)!r}.")
+    for kind in kinds or ():
+        if kind not in get_args(Kind):
+            raise ConfigurationError(f"There is no kind {kind!r}.")
     if budget_tokens is not None and (not isinstance(budget_tokens, int) or budget_tokens < 0):
         raise ConfigurationError("budget_tokens is a whole number from 0 on, or None.")
+    if on_unavailable not in ("partial", "raise"):
+        raise ConfigurationError("on_unavailable must be 'partial' or 'raise'.")
+    return keys, kinds
 
 
 def check_moment(as_of: datetime | float | None) -> float | None:

@@ -11,6 +11,7 @@ import unicodedata
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
 
+from adk_memory_ext.fact_lines import line
 from adk_memory_ext.facts import Claim, Fact, FactKey, Provenance, Sensitivity
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ _NOBODY: Final = ("",)
 """No agent has this name."""
 _SENSITIVITIES: Final = get_args(Sensitivity)
 """From the least to the most."""
+_TOKENS_A_LINE: Final = 8
+"""The end of a line, and what quotes and braces take beyond a quarter of a token."""
 _MOST_SOURCES: Final = 32
 """Sessions that are noted for one value: the first, and the newest."""
 
@@ -312,8 +315,7 @@ def within_budget(facts: Iterable[Fact], tokens: int | None) -> tuple[list[Fact]
 
 def fact_tokens(fact: Fact) -> int:
     """Returns an estimate of a fact's tokens as a line of a model's request."""
-    values = "".join(canonical(claim.value) for claim in fact.claims)
-    return estimated_tokens(f"{fact.subject}{fact.key}{values}") + 24
+    return estimated_tokens(line(fact)) + _TOKENS_A_LINE
 
 
 def estimated_tokens(text: str) -> int:

@@ -23,8 +23,8 @@ from adk_memory_ext.fact_checks import (
     check_limits,
     check_moment,
     check_name,
-    check_recall,
     checked_fact,
+    checked_recall,
 )
 from adk_memory_ext.facts import USER, Owner, ProfileLimits, Recalled, Saved
 from adk_memory_ext.interruptions import live_events
@@ -195,7 +195,7 @@ class Profiles:
         """
         owner = _owner(app_name, user_id)
         moment = check_moment(as_of)
-        check_recall(keys, kinds, subject, budget_tokens)
+        keys, kinds = checked_recall(keys, kinds, subject, budget_tokens, on_unavailable)
         facts, missing = await self._read(owner, moment, raises=on_unavailable == "raise")
         now = time.time() if moment is None else moment
         wanted = [

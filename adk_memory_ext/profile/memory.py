@@ -11,9 +11,9 @@ from google.adk.memory.base_memory_service import BaseMemoryService, SearchMemor
 from google.adk.memory.memory_entry import MemoryEntry
 from google.genai import types
 
+from adk_memory_ext.fact_lines import line
 from adk_memory_ext.facts import USER
 from adk_memory_ext.interruptions import still_live
-from adk_memory_ext.profile.fence import line
 from adk_memory_ext.profile_rules import canonical
 
 if TYPE_CHECKING:

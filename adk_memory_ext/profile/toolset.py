@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
 from google.adk.tools.base_toolset import BaseToolset
@@ -150,7 +151,8 @@ class ProfileToolset(BaseToolset):
             status=status,
             subject=about,
             confidence=1.0 if status == "stated" else 0.5,
-            observed_at=event.timestamp if event else None,
+            # An event that is ahead of this clock was said now, as far as anybody here can tell.
+            observed_at=event.timestamp if event and event.timestamp <= time.time() else None,
             provenance=Provenance(
                 session_id=context.session.id,
                 invocation_id=context.invocation_id,

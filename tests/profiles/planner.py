@@ -65,15 +65,16 @@ def _call(name: str, **arguments: Any) -> types.Part:
     return types.Part.from_function_call(name=name, args=arguments)
 
 
-def app(model: BaseLlm, *, preload: bool = True, **options: Any) -> App:
+def app(model: BaseLlm, *, preload: PreloadProfile | bool = True, **options: Any) -> App:
     """Returns the planner's app."""
+    part = PreloadProfile() if preload is True else preload or None
     agent = LlmAgent(
         name="planner",
         model=model,
         instruction=str(PROFILE_INSTRUCTION),
         tools=[ProfileToolset(**options)],
     )
-    plugin = MemoryPlugin(profile=PreloadProfile() if preload else None)
+    plugin = MemoryPlugin(profile=part)
     return App(name="trip_planner", root_agent=agent, plugins=[plugin])
 
 

@@ -56,6 +56,18 @@ async def test_a_correction_counts_when_a_clock_is_behind(
     assert saved.fact.observed_at >= ahead
 
 
+async def test_a_session_from_before_the_clock_was_set_back_takes_saves(
+    sessions: DurableSessionService,
+) -> None:
+    """Its events are ahead of the clock, so that what is said there counts as said now."""
+    session = await sessions.create_session(**PERSON, session_id="s")
+    await sessions.append_event(session, said("a day ahead", at=time.time() + 86_400))
+    for value, outcome in (("vegan", "created"), ("vegetarian", "updated")):
+        part = call("save_profile", key="dietary", value=value)
+        (told,) = responses(await say(sessions, "s", "now", of=app(Script(parts=[part, DONE]))))
+        assert told.get("outcome") == outcome, told
+
+
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 async def test_a_conflict_is_as_guarded_as_its_most_guarded_value(
     sessions: DurableSessionService, order: tuple[int, int]
@@ -272,6 +284,24 @@ async def test_a_moment_without_meaning_is_refused(as_of: Any) -> None:
     async with DurableSessionService.from_url() as sessions:
         with pytest.raises(ConfigurationError, match="as_of"):
             await sessions.profiles.recall(as_of=as_of, **OWNER)
+
+
+@pytest.mark.parametrize(
+    "asked", [{"kinds": [["fact"]]}, {"kinds": "fact"}, {"on_unavailable": "never"}]
+)
+async def test_a_recall_without_meaning_is_refused(asked: dict[str, Any]) -> None:
+    """A misspelled wish is an error, never an answer that looks like an empty profile."""
+    async with DurableSessionService.from_url() as sessions:
+        with pytest.raises(ConfigurationError, match=r"kind|on_unavailable"):
+            await sessions.profiles.recall(**asked, **OWNER)
+
+
+async def test_keys_and_kinds_may_be_given_once(sessions: DurableSessionService) -> None:
+    """What can be read one time only is asked for all the same."""
+    await sessions.profiles.save(stated("a", 1), **OWNER)
+    keys, kinds = (key for key in ("a", "b")), iter(("fact", "insight"))
+    recalled = await sessions.profiles.recall(keys, kinds, **OWNER)  # type: ignore[arg-type]
+    assert values(recalled) == {"a": 1}
 
 
 # --- ADK's memory

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import time
-from typing import TYPE_CHECKING, Any, Final
+import unicodedata
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adk_memory_ext import DurableSessionService, NewFact
+from adk_memory_ext.fact_lines import line
 from adk_memory_ext.profile_rules import in_recall_order, is_visible, save, within_budget
 from backends import count
 from profiles.facts_of import OWNER, START, values
@@ -99,6 +102,20 @@ def test_the_order_of_recall_is_that_of_the_facts_alone(steps: list[Any], tokens
     assert in_recall_order([*kept, *left_out]) == ordered
     assert within_budget(ordered, None) == (ordered, [])
     assert all(is_visible(fact, "anybody") for fact in facts)
+
+
+@settings(max_examples=count(1_000, 10_000))
+@given(st.text(max_size=20), st.sampled_from(("NFC", "NFD", "NFKC", "NFKD")))
+def test_no_text_breaks_out_of_its_line(
+    text: str, form: Literal["NFC", "NFD", "NFKC", "NFKD"]
+) -> None:
+    """Any text is read back from its line, and ends none in any form of Unicode."""
+    _outcome, profile = save({}, NewFact(key="a", value=text), START)
+    written = line(profile["user", "a"])
+    assert json.loads(written)["value"] == text
+    normalised = unicodedata.normalize(form, written)
+    assert isinstance(json.loads(normalised)["value"], str)
+    assert not set("<>&`\n") & set(normalised)
 
 
 async def replay(
