@@ -22,18 +22,13 @@ from adk_memory_ext.erasure.jobs import (
     delete_rows,
     delete_subject,
     first_facts,
-    lock_name,
     size_of,
-    values_of,
 )
 from adk_memory_ext.erasure.searched_values import SearchedValues
 from adk_memory_ext.erasure.subjects import Facts, Forks, Subject
 from adk_memory_ext.erasure.verifying import Verified, verify
-from adk_memory_ext.errors import (
-    CapabilityError,
-    ConfigurationError,
-    MemoryExtError,
-)
+from adk_memory_ext.errors import CapabilityError, ConfigurationError, MemoryExtError
+from adk_memory_ext.records import SessionId
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
@@ -46,11 +41,11 @@ if TYPE_CHECKING:
     from adk_memory_ext.erasure.ledger import Pending
     from adk_memory_ext.erasure.receipts import Receipt
     from adk_memory_ext.erasure.sweeping import Sweeping, Swept
-    from adk_memory_ext.records import SessionId
     from adk_memory_ext.retention import RetentionPolicy
     from adk_memory_ext.sql_expiry import Ttl
     from adk_memory_ext.sql_sessions import Database
     from adk_memory_ext.statements import Transaction
+    from adk_memory_ext.turn_queue import TurnLock
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -438,20 +433,15 @@ class Erasure:
         database = self._required()
         erasure_id = uuid.uuid4().hex
         facts = {"kind": kind, "requested_by": requested_by}
-        locks = database.turn_locks
-        lock = None if locks is None else await locks.try_lock(lock_name(erasure_id))
+        lock = await self._lock(erasure_id)
         queued: Queued | None = None
         try:
             deleted, begun = await database.write(
                 lambda tx: delete_as(tx, erasure_id, facts, key, work)
             )
             if not deleted.is_empty:
-                await self._let_go()
-                values = SearchedValues()
-                await asyncio.to_thread(values.add_all, deleted.texts)
-                if requested_by is not None and requested_by in values.values:
-                    facts["requested_by"] = None
-                queued = Queued(Job(erasure_id, begun, facts, values), lock)
+                job = await self._job(erasure_id, begun, facts, deleted.texts)
+                queued = Queued(job, lock)
             yield queued
         finally:
             if lock is not None and not (queued and self._deletions.has(queued)):
@@ -460,13 +450,29 @@ class Erasure:
     @contextlib.asynccontextmanager
     async def _alone(self, erasure_id: str) -> AsyncIterator[bool]:
         """Keeps others from finishing the same erasure; gives False where one does."""
-        locks = self._required().turn_locks
-        lock = None if locks is None else await locks.try_lock(lock_name(erasure_id))
+        lock = await self._lock(erasure_id)
         try:
-            yield locks is None or lock is not None
+            yield lock is not None or self._required().turn_locks is None
         finally:
             if lock is not None:
                 lock.release()
+
+    async def _lock(self, erasure_id: str) -> TurnLock | None:
+        """Returns the lock of an erasure, among those of turns; None where somebody else has it."""
+        locks = self._required().turn_locks
+        name = SessionId("memext", "erasure", erasure_id)
+        return None if locks is None else await locks.try_lock(name)
+
+    async def _job(
+        self, erasure_id: str, begun: int, facts: dict[str, Any], texts: Sequence[str]
+    ) -> Job:
+        """Returns an erasure whose rows are gone, and of which nothing is in memory."""
+        await self._let_go()
+        values = SearchedValues()
+        await asyncio.to_thread(values.add_all, texts)
+        if facts["requested_by"] in values.values:
+            facts["requested_by"] = None
+        return Job(erasure_id, begun, facts, values)
 
     async def _plan(self, subject: Subject, forks: Forks) -> Plan:
         from adk_memory_ext.erasure import stored_rows
@@ -524,7 +530,7 @@ class Erasure:
         erasure_id = uuid.uuid4().hex
         async with self._alone(erasure_id):
             await database.write(lambda tx: ledger.begin(tx, erasure_id, subject, noted))
-            job = await self._delete_everywhere(erasure_id, subject, noted, requested_by)
+            job = await self._delete_everywhere(erasure_id, subject, noted)
             job.deep = deep
             return (await verify(database, [job], key.hex())).last()
 
@@ -532,11 +538,11 @@ class Erasure:
         if pending.subject is None:
             job = Job(pending.id, pending.begun, pending.facts, None)
         else:
-            job = await self._delete_everywhere(pending.id, pending.subject, pending.facts, None)
+            job = await self._delete_everywhere(pending.id, pending.subject, pending.facts)
         return (await verify(self._required(), [job], None)).last()
 
     async def _delete_everywhere(
-        self, erasure_id: str, subject: Subject, facts: dict[str, Any], requested_by: str | None
+        self, erasure_id: str, subject: Subject, facts: dict[str, Any]
     ) -> Job:
         from adk_memory_ext.erasure import stored_rows
 
@@ -550,15 +556,9 @@ class Erasure:
             return delete_rows(tx, erasure_id, subject, facts, counts)
 
         texts, begun = await database.write(work)
-        await self._let_go()
-        values = await asyncio.to_thread(values_of, texts, subject)
-        if requested_by is not None and requested_by in values.values:
-            facts["requested_by"] = None
-        return Job(
-            *(erasure_id, begun, facts, values),
-            not_checked=not_checked,
-            unknown=self._elsewhere.unknown,
-        )
+        job = await self._job(erasure_id, begun, facts, texts)
+        job.not_checked, job.unknown = not_checked, self._elsewhere.unknown
+        return job
 
 
 def _check(forks: Forks, facts: Facts = "keep") -> None:

@@ -7,15 +7,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from adk_memory_ext.erasure.receipts import Receipt, utc
-from adk_memory_ext.erasure.searched_values import SearchedValues
 from adk_memory_ext.erasure.subjects import pseudonym
-from adk_memory_ext.records import SessionId
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from adk_memory_ext.erasure.physical import Cleaned
+    from adk_memory_ext.erasure.searched_values import SearchedValues
     from adk_memory_ext.erasure.subjects import Facts, Forks, Subject
     from adk_memory_ext.statements import Transaction
 
@@ -72,11 +71,6 @@ def size_of(file: Path) -> int:
         return file.stat().st_size
     except OSError:
         return 0
-
-
-def lock_name(erasure_id: str) -> SessionId:
-    """Returns the name under which an erasure is locked, among those of sessions."""
-    return SessionId("memext", "erasure", erasure_id)
 
 
 def first_facts(
@@ -180,13 +174,6 @@ def delete_as(
         facts |= {"counts": deleted.counts, "steps": dict(deleted.steps)}
         ledger.begin_behind_deletion(tx, erasure_id, begun, facts)
     return deleted, begun
-
-
-def values_of(texts: Sequence[str], subject: Subject) -> SearchedValues:
-    """Returns what must not be left of deleted rows."""
-    values = SearchedValues()
-    values.add_all([*texts, *subject.ids])
-    return values
 
 
 def receipt_of(job: Job, cleaned: Cleaned, subject_key: str | None) -> Receipt:

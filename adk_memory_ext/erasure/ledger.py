@@ -14,6 +14,8 @@ from adk_memory_ext.schema import memext_erasures, memext_receipts
 from adk_memory_ext.sql_store import now_microseconds
 
 if TYPE_CHECKING:
+    from sqlalchemy import Select
+
     from adk_memory_ext.statements import Transaction
 
 _columns: Final = memext_erasures.c
@@ -72,7 +74,16 @@ def rows_are_gone(tx: Transaction, erasure_id: str, facts: dict[str, Any]) -> No
 
 def pending(tx: Transaction) -> list[Pending]:
     """Returns the erasures that have not ended, the oldest first."""
-    rows = tx.connection.execute(select(memext_erasures).order_by(_columns.begun_microseconds))
+    return _found(tx, select(memext_erasures).order_by(_columns.begun_microseconds))
+
+
+def find(tx: Transaction, erasure_id: str) -> Pending | None:
+    """Returns an erasure that has not ended; None if it has."""
+    query = select(memext_erasures).where(_columns.erasure_id == erasure_id)
+    return next(iter(_found(tx, query)), None)
+
+
+def _found(tx: Transaction, query: Select[Any]) -> list[Pending]:
     return [
         Pending(
             row.erasure_id,
@@ -80,13 +91,8 @@ def pending(tx: Transaction) -> list[Pending]:
             None if row.user_id is None else Subject(row.app_name, row.user_id, row.session_id),
             json.loads(row.facts),
         )
-        for row in rows.all()
+        for row in tx.connection.execute(query).all()
     ]
-
-
-def find(tx: Transaction, erasure_id: str) -> Pending | None:
-    """Returns an erasure that has not ended; None if it has."""
-    return next((item for item in pending(tx) if item.id == erasure_id), None)
 
 
 def finish(tx: Transaction, erasure_id: str, receipt: Receipt) -> Receipt:

@@ -16,8 +16,10 @@ from google.adk.sessions.database_session_service import DatabaseSessionService
 from google.adk.sessions.in_memory_session_service import InMemorySessionService
 from google.genai import types
 
-from adk_memory_ext.erasure import deletions
+from adk_memory_ext.erasure import deletions, ledger
+from adk_memory_ext.erasure.jobs import first_facts
 from adk_memory_ext.erasure.receipts import Receipt
+from adk_memory_ext.erasure.subjects import Subject
 from adk_memory_ext.errors import CapabilityError, ErasureIncompleteError, InvalidIdError
 from adk_memory_ext.service import DurableSessionService
 from adk_memory_ext.sql_sessions import SqlSessionService
@@ -205,6 +207,19 @@ async def test_the_stored_receipt_names_nobody(
         assert connection.execute("SELECT count(*) FROM memext_erasures").fetchone() == (0,)
     assert Receipt.from_json(receipt.to_json()) == receipt
     assert "verified" in str(receipt)
+
+
+async def test_an_erasure_that_is_finished_later_names_nobody_either(
+    file_sessions: DurableSessionService,
+) -> None:
+    """Who asked stays out of the receipt where that was among what is erased."""
+    database = file_sessions.database
+    assert database is not None
+    subject = Subject(**ANN)
+    facts = first_facts(subject, b"key", RESUME)
+    await database.write(lambda tx: ledger.begin(tx, "0" * 32, subject, facts))
+    (receipt,) = await file_sessions.erasure.resume()
+    assert (receipt.verified, receipt.requested_by) == (True, None)
 
 
 async def test_a_changed_receipt_is_noticed(
