@@ -9,7 +9,7 @@ from typing import Any, Literal
 import click
 
 from adk_memory_ext import __version__
-from adk_memory_ext.command_options import require_file, url_option
+from adk_memory_ext.command_options import opened, url_option
 from adk_memory_ext.errors import ErasureIncompleteError, MemoryExtError
 from adk_memory_ext.policy_commands import policy
 from adk_memory_ext.retention_commands import prune, sweep
@@ -101,16 +101,13 @@ def erase(  # noqa: PLR0917
 
     Keep the receipt: its subject_key is nowhere else.
     """
-    from adk_memory_ext.service import DurableSessionService
-
     if not resume and (not app_name or not user_id):
         raise click.UsageError("Name --app and --user, or --resume.")
     whose: dict[str, Any] = {"app_name": app_name or "", "user_id": user_id or ""}
     session = {**whose, "session_id": session_id, "forks": forks}
 
     async def work() -> None:
-        require_file(url)
-        async with DurableSessionService.from_url(url) as sessions:
+        async with opened(url) as sessions:
             erasure = sessions.erasure
             if plan:
                 planned = (
@@ -151,11 +148,9 @@ def erase(  # noqa: PLR0917
 def export(url: str, app_name: str, user_id: str, file: Path) -> None:
     """Write everything that is held of a person to a new JSON file (mode 0600)."""
     from adk_memory_ext.erasure.exports import write_document
-    from adk_memory_ext.service import DurableSessionService
 
     async def work() -> dict[str, Any]:
-        require_file(url)
-        async with DurableSessionService.from_url(url) as sessions:
+        async with opened(url) as sessions:
             return await sessions.erasure.export_user(app_name=app_name, user_id=user_id)
 
     document = asyncio.run(work())
@@ -172,11 +167,9 @@ def export(url: str, app_name: str, user_id: str, file: Path) -> None:
 @click.argument("what", type=click.Choice(["list", "verify"]), default="list")
 def receipts(url: str, what: str) -> None:
     """Print the receipts that are stored, or verify their chain. Changes nothing."""
-    from adk_memory_ext.service import DurableSessionService
 
     async def work() -> list[int]:
-        require_file(url)
-        async with DurableSessionService.from_url(url) as sessions:
+        async with opened(url) as sessions:
             stored = await sessions.erasure.receipts()
             if what == "verify":
                 click.echo(f"{len(stored)} receipts")

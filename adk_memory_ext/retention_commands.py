@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from adk_memory_ext.checkpoint_records import CheckpointRetention
-from adk_memory_ext.command_options import require_file, url_option
+from adk_memory_ext.command_options import opened, url_option
 from adk_memory_ext.errors import ConfigurationError, ErasureIncompleteError
 from adk_memory_ext.policy_commands import load, load_as
 from adk_memory_ext.retention import Pruning, RetentionPolicy
@@ -81,14 +81,11 @@ def sweep(
     What goes is what the options name, and facts and state whose own time is over. Durations are
     such as 90d, 12h or 30m. Exits with 1 when bytes of what went could not be verified.
     """
-    from adk_memory_ext.service import DurableSessionService
-
     policy = _policy_of(spec, rules)
     state = None if state_policy is None else load(state_policy)
 
     async def work(progress: Callable[[Sweeping], None]) -> Swept:
-        require_file(url)
-        async with DurableSessionService.from_url(url, policy=state) as sessions:
+        async with opened(url, policy=state) as sessions:
             return await sessions.erasure.sweep(policy, dry_run=dry_run, progress=progress)
 
     with _progress() as show:
@@ -155,8 +152,6 @@ def prune(  # noqa: PLR0917
 
     The state stays as it is, and what is left can be gone on with.
     """
-    from adk_memory_ext.service import DurableSessionService
-
     pruning = Pruning(
         keep=keep,
         older_than=older_than,
@@ -166,8 +161,7 @@ def prune(  # noqa: PLR0917
     )
 
     async def work() -> Pruned:
-        require_file(url)
-        async with DurableSessionService.from_url(url) as sessions:
+        async with opened(url) as sessions:
             session = await sessions.get_session(
                 app_name=app_name, user_id=user_id, session_id=session_id
             )
