@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sqlalchemy import and_, delete, func, insert, not_, select, update
+from sqlalchemy import delete, func, insert, not_, select, update
 
 from adk_memory_ext.exact_match import IsExactly
-from adk_memory_ext.parameters import given
+from adk_memory_ext.parameters import given, is_given
 from adk_memory_ext.schema import (
     memext_checkpoint_lines,
     memext_checkpoint_values,
@@ -29,14 +29,11 @@ def clauses(dialect: str) -> dict[str, ClauseElement]:
 
 
 def _of_user() -> ColumnElement[bool]:
-    return and_(
-        IsExactly(_LINES.c.app_name, given("app_name")),
-        IsExactly(_LINES.c.user_id, given("user_id")),
-    )
+    return is_given(_LINES, "app_name", "user_id")
 
 
 def _of_session() -> ColumnElement[bool]:
-    return and_(_of_user(), IsExactly(_LINES.c.session_id, given("session_id")))
+    return is_given(_LINES, "app_name", "user_id", "session_id")
 
 
 def _points() -> Select[tuple[object, ...]]:
@@ -86,7 +83,7 @@ def _reading(dialect: str) -> dict[str, ClauseElement]:
         .where(
             _of_user(),
             IsExactly(_LINES.c.parent_session_id, given("session_id")),
-            not_(IsExactly(_LINES.c.session_id, given("session_id"))),  # which a restore made
+            not_(is_given(_LINES, "session_id")),  # which a restore made
         )
         .order_by(_LINES.c.line_key),
         "checkpoint": _points().where(_POINTS.c.checkpoint_id == given("checkpoint_id")),

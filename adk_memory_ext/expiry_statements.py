@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sqlalchemy import and_, delete, literal_column, or_, select, text
+from sqlalchemy import delete, literal_column, or_, select, text
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 
-from adk_memory_ext.exact_match import IsExactly
-from adk_memory_ext.parameters import given
+from adk_memory_ext.parameters import given, is_given
 from adk_memory_ext.schema import memext_state_times
 
 if TYPE_CHECKING:
@@ -31,27 +30,25 @@ def expiry_clauses(dialect: str) -> dict[str, ClauseElement]:
     columns = (*(table.c[name] for name in _OWNER), table.c.written_microseconds)
     nobody: ColumnElement[str] = literal_column("''")
 
-    def own(name: str) -> ColumnElement[bool]:
-        return IsExactly(table.c[name], given(name))
-
     return {
         "clock": text(_CLOCKS[dialect]),
         "state_times": select(*columns).where(
-            own("app_name"),
-            or_(own("user_id"), table.c.user_id == nobody),
-            or_(own("session_id"), table.c.session_id == nobody),
+            is_given(table, "app_name"),
+            or_(is_given(table, "user_id"), table.c.user_id == nobody),
+            or_(is_given(table, "session_id"), table.c.session_id == nobody),
         ),
         "state_times_of_user": select(*columns).where(
-            own("app_name"), or_(own("user_id"), table.c.user_id == nobody)
+            is_given(table, "app_name"),
+            or_(is_given(table, "user_id"), table.c.user_id == nobody),
         ),
-        "state_times_of_app": select(*columns).where(own("app_name")),
+        "state_times_of_app": select(*columns).where(is_given(table, "app_name")),
         "old_state_times": select(*columns)
         .where(table.c.written_microseconds <= given("before"))
         .order_by(table.c.written_microseconds),
         "note_state_time": _upsert(dialect),
-        "delete_state_time": delete(table).where(and_(*(own(name) for name in _OWNER))),
+        "delete_state_time": delete(table).where(is_given(table, *_OWNER)),
         "delete_state_times": delete(table).where(
-            own("app_name"), own("user_id"), own("session_id")
+            is_given(table, "app_name", "user_id", "session_id")
         ),
     }
 

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import and_, delete, insert, select, update
 
-from adk_memory_ext.exact_match import IsExactly
-from adk_memory_ext.parameters import given
+from adk_memory_ext.parameters import given, is_given
 from adk_memory_ext.schema import memext_profile_facts, memext_profile_users
 
 if TYPE_CHECKING:
@@ -22,11 +21,7 @@ def fact_clauses(*, lock: bool) -> dict[str, ClauseElement]:
         _own(users)
     )
     current = and_(_own(facts), facts.c.retired_revision == given("retired_revision"))
-    one = and_(
-        current,
-        IsExactly(facts.c.subject, given("subject")),
-        IsExactly(facts.c.fact_key, given("fact_key")),
-    )
+    one = and_(current, is_given(facts, "subject", "fact_key"))
     in_order = (facts.c.subject, facts.c.fact_key, facts.c.revision)
     progress = {
         "revision": given("revision"),
@@ -62,7 +57,4 @@ def fact_clauses(*, lock: bool) -> dict[str, ClauseElement]:
 
 def _own(table: Table) -> ColumnElement[bool]:
     """The condition that a row belongs to the profile of the parameters."""
-    return and_(
-        IsExactly(table.c.app_name, given("app_name")),
-        IsExactly(table.c.user_id, given("user_id")),
-    )
+    return is_given(table, "app_name", "user_id")

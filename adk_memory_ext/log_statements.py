@@ -8,7 +8,7 @@ from sqlalchemy import and_, delete, update
 
 from adk_memory_ext.adk_tables import events
 from adk_memory_ext.exact_match import IsExactly
-from adk_memory_ext.parameters import given
+from adk_memory_ext.parameters import given, is_given
 from adk_memory_ext.schema import (
     memext_events,
     memext_landmarks,
@@ -25,9 +25,7 @@ def log_clauses() -> dict[str, ClauseElement]:
     numbered, places, reports = memext_events.c, memext_landmarks.c, memext_requests.c
     link = memext_sessions.c.session_key == given("session_key")
     event = and_(
-        IsExactly(events.c.app_name, given("app_name")),
-        IsExactly(events.c.user_id, given("user_id")),
-        IsExactly(events.c.session_id, given("session_id")),
+        is_given(events, "app_name", "user_id", "session_id"),
         IsExactly(events.c.id, given("event_id")),
     )
     return {
@@ -41,7 +39,7 @@ def log_clauses() -> dict[str, ClauseElement]:
         ),
         "delete_requests_of_invocation": delete(memext_requests).where(
             reports.session_key == given("session_key"),
-            IsExactly(reports.invocation_id, given("invocation_id")),
+            is_given(memext_requests, "invocation_id"),
         ),
         "note_rewrite": update(memext_sessions)
         .where(link)

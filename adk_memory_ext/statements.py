@@ -36,6 +36,7 @@ from adk_memory_ext.json_values import encode, exact_for_jsonb
 from adk_memory_ext.log_statements import log_clauses
 from adk_memory_ext.parameters import PREFIX as _PREFIX
 from adk_memory_ext.parameters import given as _given
+from adk_memory_ext.parameters import is_given
 from adk_memory_ext.schema import (
     memext_events,
     memext_initial_state,
@@ -47,7 +48,7 @@ from adk_memory_ext.schema import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from sqlalchemy import ColumnElement, FromClause, Table
+    from sqlalchemy import ColumnElement, FromClause, Select, Table
     from sqlalchemy.engine import Connection, Dialect
     from sqlalchemy.sql import ClauseElement
 
@@ -204,10 +205,18 @@ def _compile(clause: ClauseElement, dialect: Dialect) -> Statement:
 def _own(table: Table | FromClause, session: str = "session_id") -> ColumnElement[bool]:
     """The condition that a row belongs to the session of the parameters."""
     return and_(
-        IsExactly(table.c.app_name, _given("app_name")),
-        IsExactly(table.c.user_id, _given("user_id")),
+        is_given(table, "app_name", "user_id"),
         IsExactly(table.c[session], _given("session_id")),
     )
+
+
+def _own_key() -> Select[tuple[int]]:
+    return select(memext_sessions.c.session_key).where(_own(memext_sessions))
+
+
+def _of_own(table: Table) -> ColumnElement[bool]:
+    """The condition that a row beside the session of the parameters is of it."""
+    return table.c.session_key.in_(_own_key())
 
 
 def _clauses(dialect: str) -> dict[str, ClauseElement]:
@@ -287,6 +296,10 @@ def _reading(dialect: str) -> dict[str, ClauseElement]:
     )
     since = in_order.where(events.c.timestamp >= _given("after"))
     backwards = memext_events.c.sequence.desc()
+    logged = in_order.with_only_columns(
+        memext_events.c.sequence, events.c.id, events.c.invocation_id, events.c.event_data
+    ).order_by(memext_events.c.sequence)
+    new = logged.where(memext_events.c.sequence > _given("after_sequence"))
     return {
         "head": head,
         "locked_head": head.with_for_update(of=both) if locked else head,
@@ -311,19 +324,11 @@ def _reading(dialect: str) -> dict[str, ClauseElement]:
         "last_events": in_order.order_by(backwards).limit(_given("limit")),
         "events_since": since.order_by(memext_events.c.sequence),
         "last_events_since": since.order_by(backwards).limit(_given("limit")),
-        "unseen_events": in_order.with_only_columns(
+        "unseen_events": new.with_only_columns(
             memext_events.c.sequence, events.c.id, events.c.event_data
-        )
-        .where(memext_events.c.sequence > _given("after_sequence"))
-        .order_by(memext_events.c.sequence),
-        "new_events": in_order.with_only_columns(
-            memext_events.c.sequence, events.c.id, events.c.invocation_id, events.c.event_data
-        )
-        .where(memext_events.c.sequence > _given("after_sequence"))
-        .order_by(memext_events.c.sequence),
-        "logged_events": in_order.with_only_columns(
-            memext_events.c.sequence, events.c.id, events.c.invocation_id, events.c.event_data
-        ).order_by(memext_events.c.sequence),
+        ),
+        "new_events": new,
+        "logged_events": logged,
         "event": select(events.c.event_data).where(
             _own(events), IsExactly(events.c.id, _given("event_id"))
         ),
@@ -372,17 +377,15 @@ def _creating() -> dict[str, ClauseElement]:
 
 def _initial_state() -> dict[str, ClauseElement]:
     table = memext_initial_state
-    own_key = select(memext_sessions.c.session_key).where(_own(memext_sessions))
     return {
         "session_state": select(sessions.c.state).where(_own(sessions, "id")),
-        "initial_state": select(table.c.state).where(table.c.session_key.in_(own_key)),
+        "initial_state": select(table.c.state).where(_of_own(table)),
         "insert_initial_state": insert(table).from_select(
-            ["session_key", "state"], own_key.add_columns(_given("state", table.c.state.type))
+            ["session_key", "state"],
+            _own_key().add_columns(_given("state", table.c.state.type)),
         ),
-        "save_initial_state": update(table)
-        .where(table.c.session_key.in_(own_key))
-        .values(state=_given("state")),
-        "delete_initial_state": delete(table).where(table.c.session_key.in_(own_key)),
+        "save_initial_state": update(table).where(_of_own(table)).values(state=_given("state")),
+        "delete_initial_state": delete(table).where(_of_own(table)),
     }
 
 
@@ -450,11 +453,8 @@ def _appending(dialect: str) -> dict[str, ClauseElement]:
 
 
 def _scopes(scope: str, table: Table, *, lock: bool) -> dict[str, ClauseElement]:
-    own: ColumnElement[bool] = IsExactly(table.c.app_name, _given("app_name"))
-    identity = {"app_name": _given("app_name")}
-    if scope == "user":
-        own = and_(own, IsExactly(table.c.user_id, _given("user_id")))
-        identity["user_id"] = _given("user_id")
+    names = ("app_name", "user_id") if scope == "user" else ("app_name",)
+    own, identity = is_given(table, *names), {name: _given(name) for name in names}
     read = select(table.c.state).where(own)
     values = {"state": _given("state"), "update_time": _given("time")}
     return {
@@ -471,21 +471,9 @@ def _scopes(scope: str, table: Table, *, lock: bool) -> dict[str, ClauseElement]
 def _deleting() -> dict[str, ClauseElement]:
     return {
         "delete_events": delete(events).where(_own(events)),
-        "delete_sequences": delete(memext_events).where(
-            memext_events.c.session_key.in_(
-                select(memext_sessions.c.session_key).where(_own(memext_sessions))
-            )
-        ),
-        "delete_landmarks": delete(memext_landmarks).where(
-            memext_landmarks.c.session_key.in_(
-                select(memext_sessions.c.session_key).where(_own(memext_sessions))
-            )
-        ),
-        "delete_requests": delete(memext_requests).where(
-            memext_requests.c.session_key.in_(
-                select(memext_sessions.c.session_key).where(_own(memext_sessions))
-            )
-        ),
+        "delete_sequences": delete(memext_events).where(_of_own(memext_events)),
+        "delete_landmarks": delete(memext_landmarks).where(_of_own(memext_landmarks)),
+        "delete_requests": delete(memext_requests).where(_of_own(memext_requests)),
         "delete_link": delete(memext_sessions).where(_own(memext_sessions)),
         "delete_session": delete(sessions).where(_own(sessions, "id")),
     }
@@ -519,7 +507,7 @@ def _windowing() -> dict[str, ClauseElement]:
         .limit(_given("limit")),
         "first_of_invocation": select(func.min(numbered.sequence))
         .select_from(joined)
-        .where(own, IsExactly(events.c.invocation_id, _given("invocation_id"))),
+        .where(own, is_given(events, "invocation_id")),
         "call_landmarks": calls,
         "open_landmarks": calls.where(
             or_(
