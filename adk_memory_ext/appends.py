@@ -55,7 +55,8 @@ class Appends:
     """Appends events to the sessions of one wrapped service.
 
     Args:
-        wrapped: The service that stores them.
+        wrapped: The service that stores them, with what lies over it.
+        name: What its user calls it.
         turns: Whose turn it is.
         on_direct_write: What to do with a write that no delta holds; see `DurableSessionService`.
         is_ours: Whether the wrapped service keeps order, normalises values and rebases itself.
@@ -69,6 +70,7 @@ class Appends:
     def __init__(
         self,
         wrapped: BaseSessionService,
+        name: str,
         turns: TurnQueue,
         *,
         on_direct_write: OnDirectWrite,
@@ -79,6 +81,7 @@ class Appends:
         ttl: Callable[[str], timedelta | None] | None,
     ) -> None:
         self._wrapped = wrapped
+        self._name = name
         self._turns = turns
         self._on_direct_write = on_direct_write
         self._is_ours = is_ours
@@ -153,7 +156,7 @@ class Appends:
             return False
         if self.checkpoints is None:
             raise CapabilityError(
-                f"{type(self._wrapped).__name__} has no place for the checkpoint that was asked"
+                f"{self._name} has no place for the checkpoint that was asked"
                 " for; give the DurableSessionService a store=…."
             )
         self.checkpoints.check(event)

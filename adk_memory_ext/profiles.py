@@ -56,6 +56,7 @@ class Profiles:
 
     Args:
         service: Has the sessions that `rebuild` reads.
+        name: What its user calls the service that stores them.
         database: Where profiles are kept; None refuses every call.
         limits: What a profile may hold.
     """
@@ -63,10 +64,12 @@ class Profiles:
     def __init__(
         self,
         service: BaseSessionService,
+        name: str,
         database: Database | None,
         limits: ProfileLimits | None = None,
     ) -> None:
         self._service = service
+        self._name = name
         self._database = database
         self._limits = check_limits(limits or ProfileLimits())
         self._extractors = Extractors()
@@ -407,7 +410,7 @@ class Profiles:
     def _required(self) -> Database:
         if self._database is None:
             raise CapabilityError(
-                f"{type(self._service).__name__} has no place for profiles; give one:"
+                f"{self._name} has no place for profiles; give one:"
                 ' DurableSessionService(…, store="sqlite:///.sessions/memory.db").'
             )
         return self._database

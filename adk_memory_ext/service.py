@@ -112,6 +112,7 @@ class DurableSessionService(BaseSessionService):
                 f"on_direct_write must be 'keep' or 'refuse', not {on_direct_write!r}."
             )
         self._lowest: Final = wrapped
+        self._name: Final = type(wrapped).__name__
         self._policy = policy
         self._window = window
         self._media = media
@@ -131,6 +132,7 @@ class DurableSessionService(BaseSessionService):
         """Whose turn it is; the `turns` part of `MemoryPlugin` takes them."""
         self._appends = Appends(
             wrapped,
+            self._name,
             self.turns,
             on_direct_write=on_direct_write,
             is_ours=getattr(wrapped, "keeps_order", False),
@@ -141,9 +143,9 @@ class DurableSessionService(BaseSessionService):
             ),
             ttl=policy.ttl if policy is not None and policy.has_ttl else None,
         )
-        self.state: Final = ScopedState(wrapped, type(self._lowest).__name__)
+        self.state: Final = ScopedState(wrapped, self._name)
         """Changes state from outside a turn."""
-        self.profiles: Final = Profiles(self, self._database, profile_limits)
+        self.profiles: Final = Profiles(self, self._name, self._database, profile_limits)
         """Saves, recalls and forgets facts about users."""
         self.requests: Final = RequestLog(
             self._database if self._own_store is None else None  # there are no sessions in it
@@ -497,7 +499,7 @@ class DurableSessionService(BaseSessionService):
             ConfigurationError: When `limit` or `after` has no meaning.
         """
         if not isinstance(self._wrapped, ListsPages):
-            raise CapabilityError(f"{type(self._lowest).__name__} has no pages; use list_sessions.")
+            raise CapabilityError(f"{self._name} has no pages; use list_sessions.")
         await self.erasure.begin()
         return await self._wrapped.list_sessions_page(
             app_name, user_id, limit=limit, after=after, with_state=with_state
@@ -514,7 +516,7 @@ class DurableSessionService(BaseSessionService):
             InvalidIdError: When the title is too long or no text. Nothing was written.
         """
         if not isinstance(self._wrapped, ListsPages):
-            raise CapabilityError(f"{type(self._lowest).__name__} has no titles.")
+            raise CapabilityError(f"{self._name} has no titles.")
         await self._wrapped.set_session_title(
             app_name=app_name, user_id=user_id, session_id=session_id, title=title
         )
@@ -592,7 +594,7 @@ class DurableSessionService(BaseSessionService):
         for key, value in delta.items():
             if (change := change_in(value)) is not None:
                 raise CapabilityError(
-                    f"{type(self._lowest).__name__} cannot apply the {type(change).__name__} of"
+                    f"{self._name} cannot apply the {type(change).__name__} of"
                     f" {key!r} to what is stored; DurableSessionService.from_url(…) can."
                 )
 

@@ -14,6 +14,7 @@ from adk_memory_ext import (
     DurableSessionService,
     InvalidIdError,
     MemoryPlugin,
+    StatePolicy,
     checkpoint_after_agent,
     checkpoint_after_model,
     checkpoint_after_tool,
@@ -152,9 +153,12 @@ async def test_without_the_event_there_is_no_checkpoint(sessions: DurableSession
     assert await sessions.checkpoints.latest(**OWN) == point
 
 
-async def test_a_service_without_a_place_for_checkpoints_refuses_the_event() -> None:
+@pytest.mark.parametrize("policy", [None, StatePolicy()])
+async def test_a_service_without_a_place_for_checkpoints_refuses_the_event(
+    policy: StatePolicy | None,
+) -> None:
     """A request is never dropped in silence."""
-    sessions = DurableSessionService(InMemorySessionService())
+    sessions = DurableSessionService(InMemorySessionService(), policy=policy)
     session = await sessions.create_session(**SESSION)
     event = said("one", state={"temp:memext_checkpoint:a": {"step": "a"}})
     with pytest.raises(CapabilityError, match="InMemorySessionService"):
