@@ -537,6 +537,6 @@ async def test_profiles_stand_beside_any_service_with_a_store(tmp_path: Path) ->
         await sessions.profiles.save(stated("a", 1), **OWNER)
         assert values(await sessions.profiles.recall(**OWNER)) == {"a": 1}
     async with DurableSessionService(InMemorySessionService()) as sessions:
-        with pytest.raises(CapabilityError, match="^InMemorySessionService .* store="):
+        with pytest.raises(CapabilityError, match=r"^InMemorySessionService .* store="):
             await sessions.profiles.recall(**OWNER)
         assert not sessions.profiles.available
