@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 _MICROSECONDS: Final = 1_000_000
 _BEYOND_INTEGERS: Final = 2**63
 """What no database's integers reach."""
+_MOST: Final = 2**31
+"""Sessions of a page, whatever is asked for."""
 _AT_ONCE: Final = 500
 """Sessions that one statement looks for."""
 
@@ -131,7 +133,7 @@ def page(
         .join_from(memext_sessions, sessions, _same_session())
         .where(_own(link.app_name, link.user_id, app_name, user_id))
         .order_by(link.updated_microseconds.desc(), link.session_key.desc())
-        .limit(limit + 1)
+        .limit(min(limit, _MOST) + 1)
     )
     if after is not None:
         updated, key = _decode_cursor(after)

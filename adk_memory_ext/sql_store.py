@@ -434,7 +434,7 @@ def _load_events(
         name += "_since"
         parameters["after"] = tx.time(after)
     if limit is not None:
-        parameters["limit"] = limit
+        parameters["limit"] = min(limit, last)  # no database takes any number
     rows: Sequence[Any] = tx.rows(name, parameters) if limit != 0 else ()
     if limit is None:
         return list(rows)

@@ -33,7 +33,8 @@ def _digest(session: SessionId) -> bytes:
     parts = (session.app_name, session.user_id, session.session_id)
     # Lengths first, so that ids that run into each other differ.
     text_form = "".join(f"{len(part)}:{part}" for part in parts)
-    return hashlib.sha256(text_form.encode()).digest()
+    # Foreign services take ids that no text can be made of.
+    return hashlib.sha256(text_form.encode("utf-8", "surrogatepass")).digest()
 
 
 class FileTurnLocks:

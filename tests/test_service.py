@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from adk_memory_ext.errors import ConfigurationError, StateRejectedError, StoreUnavailableError
 from adk_memory_ext.service import DurableSessionService
+from backends import OURS, OURS_MARIADB
 from conversation import said, texts
 from rivals import get_or_create, in_processes, write_user_keys
 from servers import execute
@@ -365,6 +366,21 @@ async def test_an_event_after_a_windowed_load_comes_last(sessions: DurableSessio
     read = await sessions.get_session(**KEY)
     assert read is not None
     assert texts(read.events) == ["first", "second"]
+
+
+@pytest.mark.parametrize("backend", [*OURS, OURS_MARIADB], ids=lambda backend: backend.name)
+async def test_any_number_of_recent_events_may_be_asked_for(
+    sessions: DurableSessionService,
+) -> None:
+    """More than there are means all, also where no database knows the number."""
+    session = await sessions.create_session(**KEY)
+    for number in (2**31, 2**63, 10**30):
+        config = GetSessionConfig(num_recent_events=number)
+        for after in (None, 1.0):
+            config.after_timestamp = after
+            read = await sessions.get_session(**KEY, config=config)
+            assert read == session
+        await sessions.append_event(session, said("one more"))
 
 
 async def test_another_service_on_the_wrapped_one_sees_the_same_order(

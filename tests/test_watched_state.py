@@ -23,7 +23,7 @@ from pydantic import BaseModel
 
 from adk_memory_ext import ConfigurationError, DurableSessionService, StateRejectedError
 from adk_memory_ext.watched_state import WatchedState
-from backends import OURS, WRAPPED
+from backends import DATABASE_SQLITE, IN_MEMORY, OURS, WRAPPED
 from conversation import replay, said
 from people import SESSION, Echo, running, say
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from google.adk.sessions.session import Session
     from google.adk.tools.tool_context import ToolContext
 
-    from backends import Place
+    from backends import Backend, Place
 
 over_every_service = pytest.mark.parametrize(
     "backend", [*OURS, *WRAPPED], ids=lambda backend: backend.name
@@ -153,13 +153,23 @@ async def test_a_change_in_place_that_adk_does_not_record_is_kept(
     assert replay(stored.events, start) == stored.state
 
 
+over_every_kind = pytest.mark.parametrize(
+    "backend", [*OURS, IN_MEMORY, DATABASE_SQLITE], ids=lambda backend: backend.name
+)
+
+
 @pytest.fixture
-async def strict(place: Place) -> Any:
+async def strict(backend: Backend, place: Place) -> Any:
     """A service that refuses direct writes."""
-    async with DurableSessionService.from_url(place.url, on_direct_write="refuse") as service:
-        yield service
+    if backend in OURS:
+        async with DurableSessionService.from_url(place.url, on_direct_write="refuse") as service:
+            yield service
+        return
+    async with backend.open(place) as bare:
+        yield DurableSessionService(bare, on_direct_write="refuse")
 
 
+@over_every_kind
 @every_direct_write
 async def test_a_direct_write_is_refused(strict: DurableSessionService, how: str) -> None:
     """By option the next event is refused with the key and the right way, and the write undone."""
@@ -173,6 +183,7 @@ async def test_a_direct_write_is_refused(strict: DurableSessionService, how: str
     assert (await found(strict)).state == START
 
 
+@over_every_kind
 async def test_a_change_in_place_that_adk_does_not_record_is_refused(
     strict: DurableSessionService,
 ) -> None:

@@ -7,6 +7,8 @@ import time
 from typing import TYPE_CHECKING, Final
 
 import pytest
+from google.adk.apps.app import EventsCompactionConfig
+from google.adk.apps.llm_event_summarizer import LlmEventSummarizer
 from google.adk.errors import StaleSessionError
 from google.adk.events.event import Event
 from google.adk.events.event_actions import EventActions, EventCompaction
@@ -16,7 +18,7 @@ from adk_memory_ext.records import SessionId
 from adk_memory_ext.turn_queue import Turn, reject
 from backends import OURS, OURS_MARIADB, WRAPPED, count
 from conversation import said, texts
-from people import OWN, SESSION, content, echo, log, running, say, turns, whole
+from people import OWN, SESSION, Echo, content, echo, log, running, say, turns, whole
 from servers import HANG_SECONDS
 
 if TYPE_CHECKING:
@@ -195,6 +197,25 @@ async def test_a_summary_appended_while_the_next_turn_begins_harms_neither(
         False,
         True,
     ]
+
+
+@over_every_service
+@pytest.mark.filterwarnings("ignore:.*EXPERIMENTAL")
+async def test_turns_at_once_and_adks_own_summaries_harm_nobody(
+    sessions: DurableSessionService,
+) -> None:
+    """ADK summarises behind each turn, while the next one that has waited begins."""
+    names = [f"{number}" for number in range(count(5, 20))]
+    summarising = EventsCompactionConfig(
+        summarizer=LlmEventSummarizer(llm=Echo(ticks=20)), compaction_interval=1, overlap_size=0
+    )
+    async with running(sessions, echo(), events_compaction_config=summarising) as runner:
+        await asyncio.gather(*(say(runner, name) for name in names))
+    events = await log(sessions)
+    said_by_people = [event for event in events if event.actions.compaction is None]
+    assert [turn[0] for turn in turns(said_by_people)] == names
+    assert len(said_by_people) == 4 * len(names)
+    assert len(events) > len(said_by_people)
 
 
 @pytest.mark.parametrize(

@@ -134,7 +134,7 @@ async def test_hostile_ids_have_locks_of_their_own(
 ) -> None:
     """Ids with slashes, dots, or each other's characters share no lock and leave no folder."""
     one, two = databases
-    names = ["../x", "a/b", ".", "a" * 128, "😀", "a:b", "a'; --", "A", "a", "a "]
+    names = ["\ud800", "../x", "a/b", ".", "a" * 128, "😀", "a:b", "a'; --", "A", "a", "a "]
     held = [
         Turn(SessionId(app, user, name), "1")
         for name in names

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from google.adk.agents.base_agent import BaseAgent
@@ -12,12 +12,14 @@ from google.adk.agents.live_request_queue import LiveRequestQueue
 from google.adk.agents.llm_agent import LlmAgent
 from google.adk.agents.run_config import RunConfig
 from google.adk.apps import App, ResumabilityConfig
+from google.adk.errors import StaleSessionError
 from google.adk.errors.session_not_found_error import SessionNotFoundError
 from google.adk.events.event import Event
 from google.adk.models.base_llm import BaseLlm
 from google.adk.models.llm_response import LlmResponse
 from google.adk.sessions.base_session_service import GetSessionConfig
 from google.adk.tools.agent_tool import AgentTool
+from google.adk.tools.function_tool import FunctionTool
 from google.adk.tools.long_running_tool import LongRunningFunctionTool
 from google.genai import types
 
@@ -41,6 +43,7 @@ from servers import HANG_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
+    from pathlib import Path
 
     from google.adk.agents.invocation_context import InvocationContext
     from google.adk.models.llm_request import LlmRequest
@@ -108,6 +111,8 @@ class Transferring(BaseLlm):
     """Hands the conversation to the agent `sub`, unless it is that agent."""
 
     model: str = "transferring"
+    gate: Any = None
+    """An event to wait for before the transfer; None for none."""
 
     async def generate_content_async(
         self, llm_request: LlmRequest, stream: bool = False
@@ -119,22 +124,42 @@ class Transferring(BaseLlm):
         if "You are sub." in instruction:
             yield LlmResponse(content=content("sub speaking", "model"))
             return
+        if self.gate is not None:
+            await self.gate.wait()
         call = types.Part.from_function_call(name="transfer_to_agent", args={"agent_name": "sub"})
         yield LlmResponse(content=types.Content(role="model", parts=[call]))
 
 
-async def test_after_a_transfer_the_next_message_goes_to_the_new_agent() -> None:
-    """ADK chose the agent before the wait; it chooses again after it."""
+def transferring(gate: asyncio.Event) -> LlmAgent:
+    """Returns an agent that hands the conversation to another one."""
     sub = LlmAgent(name="sub", model=Transferring(), instruction="You are sub.")
-    root = LlmAgent(
-        name="root", model=Transferring(), instruction="You are root.", sub_agents=[sub]
-    )
-    async with DurableSessionService.from_url("") as sessions:
-        async with running(sessions, root) as runner:
-            await asyncio.gather(say(runner, "one"), say(runner, "two"))
-        events = await log(sessions)
-    second = [event for event in events if event.invocation_id == events[-1].invocation_id]
-    assert [event.author for event in second] == ["user", "sub"]
+    model = Transferring(gate=gate)
+    return LlmAgent(name="root", model=model, instruction="You are root.", sub_agents=[sub])
+
+
+@pytest.mark.parametrize("services", [1, 2])
+async def test_after_a_transfer_the_next_message_goes_to_the_new_agent(
+    services: int, tmp_path: Path
+) -> None:
+    """ADK chose the agent before the wait; it chooses again after it, in another process too."""
+    gate = asyncio.Event()
+    url = f"sqlite:///{tmp_path}/sessions.db"
+    async with (
+        DurableSessionService.from_url(url) as one,
+        DurableSessionService.from_url(url) as another,
+        running(one, transferring(gate)) as runner,
+        running(one if services == 1 else another, transferring(gate)) as other,
+    ):
+        first = asyncio.ensure_future(say(runner, "one"))
+        while not await log(one):
+            await asyncio.sleep(0)
+        second = asyncio.ensure_future(say(other, "two"))
+        await asyncio.sleep(0.05)
+        gate.set()
+        await asyncio.gather(first, second)
+        events = await log(one)
+    authors = [event.author for event in events if event.content]
+    assert authors == ["user", "root", "root", "sub", "user", "sub"]
 
 
 async def test_the_window_of_a_run_is_kept_over_a_wait() -> None:
@@ -369,6 +394,32 @@ async def test_a_long_running_tool_does_not_hold_the_turn() -> None:
         assert "meanwhile" in texts(await log(sessions))
 
 
+async def test_a_question_to_a_person_does_not_hold_the_turn() -> None:
+    """While a tool waits for a person's confirmation others may talk; then it runs in its turn."""
+
+    def book(text: str) -> str:
+        """Books a table."""
+        return f"booked {text}"
+
+    asking = echo(tools=[FunctionTool(book, require_confirmation=True)])
+    async with DurableSessionService.from_url("") as sessions:
+        async with running(sessions, asking) as runner, running(sessions, echo(tools=[])) as other:
+            events = await say(runner, "first")
+            assert sessions.turns.holder(SESSION_ID) is None
+            *_, question = [call for event in events for call in event.get_function_calls()]
+            await asyncio.wait_for(say(other, "meanwhile"), HANG_SECONDS)
+            answer = types.Part(
+                function_response=types.FunctionResponse(
+                    id=question.id, name=question.name, response={"confirmed": True}
+                )
+            )
+            yes = types.Content(role="user", parts=[answer])
+            events = await asyncio.wait_for(say(runner, "", new_message=yes), HANG_SECONDS)
+        answers = [answer.response for event in events for answer in event.get_function_responses()]
+        assert answers == [{"result": "booked first"}]
+        assert sessions.turns.holder(SESSION_ID) is None
+
+
 @pytest.mark.filterwarnings(r"ignore:\[EXPERIMENTAL\] ResumabilityConfig")
 async def test_a_resumed_run_waits_for_its_turn() -> None:
     """A run without a new message takes a turn as well."""
@@ -465,6 +516,17 @@ async def test_without_the_plugin_no_event_is_half_stored() -> None:
         assert texts(session.events) == ["first"]
         assert session.state == {"k": 1}
         assert second.events == []
+
+
+async def test_without_the_plugin_a_losing_turn_leaves_nothing() -> None:
+    """Of two runs at once ADK fails one as stale; not even its question is stored."""
+    async with DurableSessionService.from_url("") as sessions:
+        async with running(sessions, plugins=[]) as runner:
+            ends = await asyncio.gather(
+                say(runner, "first"), say(runner, "second"), return_exceptions=True
+            )
+        assert [type(end) for end in ends] == [list, StaleSessionError]
+        assert turns(await log(sessions)) == whole("first")
 
 
 def test_a_plugin_of_its_own() -> None:
