@@ -368,6 +368,40 @@ async def test_an_event_after_a_windowed_load_comes_last(sessions: DurableSessio
     assert texts(read.events) == ["first", "second"]
 
 
+async def test_an_operation_on_a_file_goes_to_its_thread_and_back_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever it is made of: a change of thread costs as much as several statements."""
+    loop = asyncio.get_running_loop()
+    wakes: list[object] = []
+    wake = loop.call_soon_threadsafe
+
+    def counted(*call: Any, **options: Any) -> asyncio.Handle:
+        wakes.append(call)
+        return wake(*call, **options)
+
+    monkeypatch.setattr(loop, "call_soon_threadsafe", counted)
+    state = {"k": 1, "user:k": 1, "app:k": 1}
+    async with DurableSessionService.from_url(f"sqlite:///{tmp_path}/sessions.db") as sessions:
+        session = await sessions.create_session(**KEY)
+        await sessions.list_sessions_page("app")  # looks for sessions of plain ADK, once
+        operations: dict[str, Callable[[], Any]] = {
+            "create": lambda: sessions.create_session(**OWNER, state=state),
+            "append": lambda: sessions.append_event(session, said("x", state=state)),
+            "get": lambda: sessions.get_session(**KEY),
+            "list": lambda: sessions.list_sessions(**OWNER),
+            "page": lambda: sessions.list_sessions_page("app"),
+            "state of a user": lambda: sessions.get_user_state(**OWNER),
+            "change state": lambda: sessions.state.update(state, **KEY),
+        }
+        found = {}
+        for name, operation in operations.items():
+            wakes.clear()
+            await operation()
+            found[name] = len(wakes)
+        assert found == dict.fromkeys(operations, 1)
+
+
 @pytest.mark.parametrize("backend", [*OURS, OURS_MARIADB], ids=lambda backend: backend.name)
 async def test_any_number_of_recent_events_may_be_asked_for(
     sessions: DurableSessionService,
