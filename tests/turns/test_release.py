@@ -162,10 +162,11 @@ async def test_a_generator_that_is_kept_loses_its_turn(root: str) -> None:
     async with (
         DurableSessionService.from_url("") as sessions,
         running(sessions, ROOTS[root](), plugins=[plugin]) as runner,
+        running(sessions) as other,
     ):
         kept = runner.run_async(user_id="user", session_id="session", new_message=content("kept"))
         await anext(kept)
-        await asyncio.wait_for(say(runner, "next"), HANG_SECONDS)
+        await asyncio.wait_for(say(other, "next"), HANG_SECONDS)
         with pytest.raises(TurnHeldTooLongError):
             async for _event in kept:
                 pass
