@@ -177,15 +177,24 @@ def _deleted(
 def delete_state(tx: Transaction, rows: list[ExpiredKey], ttl: Ttl) -> Deleted:
     """Deletes expired values of one owner from its state, and from the logs that set them.
 
-    What an app's state held stays in the logs of its users.
+    What an app's state held stays in the logs of its users, and what was written again meanwhile
+    everywhere.
     """
     first = rows[0]
     session = SessionId(first.app_name, first.user_id, first.session_id)
     scope = "session" if first.session_id else "user" if first.user_id else "app"
-    still = sql_expiry.expired(tx, session, ttl)
-    keys = [row.key for row in rows if row.key in still]
-    # Sessions are locked first, as everywhere.
-    logs = {"session": [session], "user": _sessions_of(tx, session), "app": []}[scope]
+    logs = [session] if scope == "session" else []
+    if scope == "user":
+        logs = _sessions_of(tx, session)
+    for one in logs:  # first, as everywhere
+        sql_store.locked_head(tx, one)
+    if scope != "session":
+        tx.rows(f"locked_{scope}_state", session.parameters())
+    still = sql_expiry.expired(tx, session, ttl)  # nobody writes one of them any more
+    rows = [row for row in rows if row.key in still]
+    if not rows:
+        return Deleted([], {}, [])
+    keys = [row.key for row in rows]
     texts = [text for one in logs for text in sql_pruning.scrub(tx, one, keys)]
     before = _state(tx, scope, session)
     removed = expired_state.remove(tx, rows, ttl)

@@ -8,11 +8,13 @@ import os
 import signal
 import sqlite3
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from google.adk.sessions.database_session_service import DatabaseSessionService
+from sqlalchemy import event
 
 from adk_memory_ext import (
     CheckpointRetention,
@@ -23,8 +25,9 @@ from adk_memory_ext import (
     RetentionPolicy,
     StatePolicy,
     StateRule,
+    sql_expiry,
 )
-from adk_memory_ext.erasure import ledger, verifying
+from adk_memory_ext.erasure import expired_rows, ledger, verifying
 from adk_memory_ext.errors import ConfigurationError
 from conversation import replay, said
 from forks import context
@@ -35,7 +38,9 @@ from test_state_expiry import age
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from adk_memory_ext.erasure.jobs import Deleted
     from adk_memory_ext.erasure.sweeping import Sweeping
+    from adk_memory_ext.statements import Transaction
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -182,6 +187,46 @@ async def test_expired_state_goes_for_good(tmp_path: Path) -> None:
         await sessions.erasure.erase_session(**ANN, session_id="other")
     gone = [f"{WORDS} in one", f"{WORDS} again", '"user:tea": 77777']
     assert residue(tmp_path / "sessions.db", gone, sqlite3) == []
+
+
+@pytest.mark.parametrize("key", ["draft", "user:tea"])
+@pytest.mark.parametrize("server", ["postgresql", "mariadb"])
+async def test_what_is_written_again_meanwhile_stays_in_state_and_log(
+    server: str, key: str, request: pytest.FixtureRequest
+) -> None:
+    """A writer may come between the look for what has expired and the locks."""
+    url: str = request.getfixturevalue(f"{server}_url")
+    policy = StatePolicy(rules=[StateRule("draft", ttl=DAY), StateRule("user:tea", ttl=DAY)])
+
+    async def write() -> None:
+        async with DurableSessionService.from_url(url, policy=policy) as another:
+            session = await another.get_session(**ANN, session_id="one")
+            assert session is not None
+            await another.append_event(session, said("again", state={key: WORDS}))
+
+    def removing(tx: Transaction) -> Deleted:
+        @event.listens_for(tx.connection, "before_cursor_execute")
+        def before_the_first_lock(_connection: Any, _cursor: Any, sql: str, *_more: Any) -> None:
+            if "FOR UPDATE" in sql and not written:
+                written.append(sql)
+                with ThreadPoolExecutor(1) as thread:
+                    thread.submit(asyncio.run, write()).result(HANG_SECONDS)
+
+        return expired_rows.delete_state(tx, rows, policy.ttl)
+
+    written: list[str] = []
+    async with DurableSessionService.from_url(url, policy=policy) as sessions:
+        await talk(sessions, "one")
+        await age(sessions, 2 * DAY)
+        database = sessions.database
+        assert database is not None
+        found = await database.read(lambda tx: sql_expiry.all_expired(tx, policy.ttl, 10))
+        rows = [row for row in found if row.key == key]
+        deleted = await database.write(removing)
+        stored = await sessions.get_session(**ANN, session_id="one")
+        assert stored is not None
+        assert (len(written), deleted.is_empty) == (1, True)
+        assert stored.state[key] == replay(stored.events)[key] == WORDS
 
 
 async def test_a_dry_run_says_what_would_go(sessions: DurableSessionService) -> None:
