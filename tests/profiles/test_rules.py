@@ -7,6 +7,7 @@ import itertools
 import json
 import time
 import unicodedata
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from hypothesis import given, settings
@@ -14,11 +15,20 @@ from hypothesis import strategies as st
 
 from adk_memory_ext import DurableSessionService, NewFact
 from adk_memory_ext.fact_lines import line
-from adk_memory_ext.profile_rules import in_recall_order, is_visible, save, within_budget
+from adk_memory_ext.profile_rules import (
+    derived_names,
+    in_recall_order,
+    is_visible,
+    save,
+    within_budget,
+)
 from backends import count
 from profiles.facts_of import OWNER, START, values
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from adk_memory_ext import Recalled
     from adk_memory_ext.facts import Fact
 
 KEYS: Final = ("a", "b", "c")
@@ -118,50 +128,92 @@ def test_no_text_breaks_out_of_its_line(
     assert not set("<>&`\n") & set(normalised)
 
 
-async def replay(
-    sessions: DurableSessionService, user: str, steps: list[Any]
-) -> list[tuple[float, dict[str, Any]]]:
-    """Takes the steps; after each compares recall and history with a model. Returns the moments."""
-    owner = OWNER | {"user_id": user}
-    model: dict[tuple[str, str], Fact] = {}
-    moments: list[tuple[float, dict[str, Any]]] = []
-    for step in steps:
-        if isinstance(step, str):
-            await sessions.profiles.forget(step, **owner)
-            assert await sessions.profiles.history(step, **owner) == ()
-            moments.clear()  # forgotten from history, too
-            now = values(await sessions.profiles.recall(**owner))
-            model = {name: fact for name, fact in model.items() if name[1] in now}
-            assert step not in now
-        else:
-            new = new_fact(step)
-            expected, model = save(model, new, time.time())
-            saved = await sessions.profiles.save(new, **owner)
-            assert saved.outcome == expected
-            now = values(await sessions.profiles.recall(**owner))
-            if saved.outcome in ("created", "updated", "conflict"):
-                moments.append((saved.fact.created_at, now))
-        assert now == {key: fact.value for (_subject, key), fact in model.items()}
-        for key in KEYS:
-            history = await sessions.profiles.history(key, **owner)
-            assert [fact.retired_at is None for fact in history].count(True) == (key in now)
-            revisions = [fact.revision for fact in history]
-            assert all(one < other for one, other in itertools.pairwise(revisions))
-    return moments
+@dataclass
+class Kept:
+    """What a test writes down beside a profile."""
+
+    facts: dict[tuple[str, str], Fact] = field(default_factory=dict)
+    """What the rules alone make of the steps so far."""
+    moments: list[tuple[float, dict[str, Fact]]] = field(default_factory=list)
+    """When each write was, and what was known from then on."""
+    forgotten: dict[str, int] = field(default_factory=dict)
+    """How many writes there were when a key was forgotten last, or what it was derived from."""
+
+    def check(self, number: int, known: dict[str, Fact], recalled: Recalled) -> None:
+        """Compares history with what was known after a write; what was forgotten since is gone."""
+        answered = {fact.key: fact for fact in recalled.facts}
+        left = {key for key in known if self.forgotten.get(key, 0) <= number}
+        assert answered.keys() <= left
+        for key in left:
+            if key in answered:
+                assert repr(answered[key].value) == repr(known[key].value)
+            else:
+                assert known[key].derived_from  # and went with what it was derived from
 
 
-@settings(max_examples=count(100, 1_000))
-@given(STEPS)
-def test_no_sequence_of_updates_makes_two_current_values_or_a_stale_recall(
-    steps: list[Any],
+async def take(step: Any, writer: DurableSessionService, owner: dict[str, Any], kept: Kept) -> None:
+    """Saves or forgets, and looks whether the answer is that of the rules."""
+    if isinstance(step, str):
+        await writer.profiles.forget(step, **owner)
+        assert await writer.profiles.history(step, **owner) == ()
+        name = ("user", step)
+        gone = {name} | derived_names(kept.facts.values(), [name])
+        kept.facts = {name: fact for name, fact in kept.facts.items() if name not in gone}
+        kept.forgotten |= {key: len(kept.moments) for _subject, key in gone}
+        return
+    new = new_fact(step)
+    outcome, kept.facts = save(kept.facts, new, time.time())
+    saved = await writer.profiles.save(new, **owner)
+    assert saved.outcome == outcome
+    if outcome in ("created", "updated", "conflict"):
+        known = {fact.key: fact for fact in kept.facts.values()}
+        kept.moments.append((saved.fact.created_at, known))
+
+
+async def judge(
+    writer: DurableSessionService, reader: DurableSessionService, user: str, steps: list[Any]
 ) -> None:
-    """The database agrees with the rules after each step, and its history with every moment."""
+    """Takes the steps; looks at the profile after each, and at its history at the end."""
+    owner = OWNER | {"user_id": user}
+    kept = Kept()
+    for step in steps:
+        await take(step, writer, owner, kept)
+        now = {key: fact.value for (_subject, key), fact in kept.facts.items()}
+        for service in (writer, reader):
+            assert values(await service.profiles.recall(**owner)) == now
+    known: dict[str, Fact] = {}
+    for number, (moment, after) in enumerate(kept.moments):
+        before = await reader.profiles.recall(as_of=moment - 5e-7, **owner)
+        kept.check(number - 1, known, before)
+        kept.check(number, after, await reader.profiles.recall(as_of=moment, **owner))
+        known = after
+    for key in KEYS:
+        history = await reader.profiles.history(key, **owner)
+        current = [fact.value for fact in history if fact.retired_at is None]
+        assert current == [fact.value for fact in kept.facts.values() if fact.key == key]
+        revisions = [fact.revision for fact in history]
+        assert all(one < other for one, other in itertools.pairwise(revisions))
 
-    async def run() -> None:
-        async with DurableSessionService.from_url() as sessions:
-            moments = await replay(sessions, "user", steps)
-            for moment, known in moments:
-                recalled = await sessions.profiles.recall(as_of=moment, **OWNER)
-                assert values(recalled) == known
 
-    asyncio.run(run())
+def test_no_sequence_of_updates_makes_two_current_values_or_a_stale_recall(tmp_path: Path) -> None:
+    """The database agrees with the rules after each step, and its history with every moment.
+
+    What one instance writes another one, with a cache of its own, recalls at once.
+    """
+    users = itertools.count()
+    with asyncio.Runner() as loop:
+        writer, reader = (
+            DurableSessionService.from_url(f"sqlite:///{tmp_path}/sessions.db") for _ in range(2)
+        )
+
+        @settings(max_examples=count(1_000, 10_000))
+        @given(STEPS)
+        def every(steps: list[Any]) -> None:
+            loop.run(judge(writer, reader, f"user-{next(users)}", steps))
+
+        try:
+            every()
+        finally:
+            for service in (writer, reader):
+                loop.run(service.close())
+    assert next(users) >= count(1_000, 10_000)
