@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -18,8 +19,10 @@ from adk_memory_ext import (
     ProfileLimits,
     Provenance,
     RevisionConflictError,
+    StoreError,
     StoreUnavailableError,
 )
+from adk_memory_ext.schema import memext_profile_facts
 from backends import OURS, OURS_MARIADB, count
 from conversation import said
 from profiles.facts_of import OWNER, START, inferred, stated, values
@@ -219,6 +222,44 @@ async def test_as_of_answers_from_history(sessions: DurableSessionService) -> No
     assert [fact.value for fact in history] == [5000, 3000]
 
 
+async def test_as_of_tells_what_held_then(sessions: DurableSessionService) -> None:
+    """Before everything nothing was known; what expired or was removed since held until then."""
+    soon = round(time.time() + 3600, 3)
+    await sessions.profiles.save(stated("trip", "Rome", expires_at=soon), **OWNER)
+    await sessions.profiles.save(stated("dietary", "vegetarian"), **OWNER)
+    menu = await sessions.profiles.save(
+        inferred("menu", "tofu", derived_from=("dietary",)), **OWNER
+    )
+    corrected = await sessions.profiles.save(stated("dietary", "vegan", at=1), **OWNER)
+    assert corrected.removed == ("menu",)
+
+    async def known(moment: datetime | float) -> dict[str, Any]:
+        return values(await sessions.profiles.recall(as_of=moment, **OWNER))
+
+    assert await known(0) == await known(datetime(1, 1, 1, tzinfo=UTC)) == {}
+    before = {"trip": "Rome", "dietary": "vegetarian", "menu": "tofu"}
+    assert await known(menu.fact.created_at) == before
+    assert await known(datetime.fromtimestamp(soon - 1, UTC)) == {
+        "trip": "Rome",
+        "dietary": "vegan",
+    }
+    assert await known(soon) == {"dietary": "vegan"}
+
+
+async def test_the_database_holds_one_current_value_a_key(sessions: DurableSessionService) -> None:
+    """A second one is refused by its own key, whoever writes it; history is no second one."""
+    for at in range(3):
+        await sessions.profiles.save(stated("a", at, at=at), **OWNER)
+    database = sessions.database
+    assert database is not None
+    columns = [column.name for column in memext_profile_facts.c if column.name != "claims"]
+    copy = f"INSERT INTO memext_profile_facts (claims, {', '.join(columns)}) SELECT '[]', "
+    rows = f"{', '.join(columns)} FROM memext_profile_facts WHERE retired_revision = 0"
+    with pytest.raises(StoreError):
+        await database.write(lambda tx: tx.connection.exec_driver_sql(copy + rows).rowcount)
+    assert values(await sessions.profiles.recall(**OWNER)) == {"a": 2}
+
+
 async def test_what_a_caller_does_to_a_value_stays_with_the_caller(
     sessions: DurableSessionService,
 ) -> None:
@@ -394,6 +435,15 @@ async def test_what_cannot_be_kept_is_refused(fields: dict[str, Any], reason: st
             await sessions.profiles.save(NewFact(**{"key": "key", "value": "v"} | fields), **OWNER)
         assert "x" * 100 not in str(refusal.value)
         assert (await sessions.profiles.recall(**OWNER)).facts == ()
+
+
+async def test_a_profile_holds_a_hundred_facts(sessions: DurableSessionService) -> None:
+    """That is the limit unless the app sets another one."""
+    for number in range(100):
+        await sessions.profiles.save(stated(f"k{number}", number), **OWNER)
+    with pytest.raises(FactRejectedError, match="holds 100 facts"):
+        await sessions.profiles.save(stated("one-more", 1), **OWNER)
+    assert len((await sessions.profiles.recall(**OWNER, budget_tokens=None)).facts) == 100
 
 
 async def test_a_full_profile_takes_no_new_key() -> None:
