@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from adk_memory_ext.erasure.receipts import Receipt, utc
 from adk_memory_ext.erasure.subjects import pseudonym
@@ -16,7 +17,10 @@ if TYPE_CHECKING:
     from adk_memory_ext.erasure.physical import Cleaned
     from adk_memory_ext.erasure.searched_values import SearchedValues
     from adk_memory_ext.erasure.subjects import Facts, Forks, Subject
+    from adk_memory_ext.sql_sessions import Database
     from adk_memory_ext.statements import Transaction
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -63,6 +67,23 @@ def checked(subject: Subject) -> Subject:
     else:
         session_identity(subject.app_name, subject.user_id, subject.session_id)
     return subject
+
+
+class _RolledBackError(Exception):
+    """Ends the transaction of a rehearsal."""
+
+
+async def rehearsed(database: Database, work: Callable[[Transaction], T]) -> T:
+    """Returns what `work` returns in a transaction that is rolled back."""
+    outcomes: list[T] = []
+
+    def rolled_back(tx: Transaction) -> None:
+        outcomes.append(work(tx))
+        raise _RolledBackError
+
+    with contextlib.suppress(_RolledBackError):
+        await database.write(rolled_back)
+    return outcomes[-1]  # of the last attempt
 
 
 def size_of(file: Path) -> int:

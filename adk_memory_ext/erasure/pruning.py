@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
-from adk_memory_ext.erasure.jobs import Deleted
+from adk_memory_ext.erasure.jobs import Deleted, rehearsed
 from adk_memory_ext.errors import CapabilityError, ConfigurationError
 from adk_memory_ext.event_times import MICROSECONDS
 from adk_memory_ext.facts import Owner
@@ -203,11 +202,8 @@ class StoredHistory:
         return Pruned(sum(why.values()), why, receipt)
 
     async def _counted(self, work: Callable[[Transaction], Removed]) -> Pruned:
-        try:
-            await self._store().write(partial(_rolled_back, work))
-        except _RolledBackError as counted:
-            return Pruned(sum(counted.why.values()), counted.why, None)
-        raise AssertionError("a dry run was committed")
+        why = (await rehearsed(self._store(), work)).why
+        return Pruned(sum(why.values()), why, None)
 
     def _store(self) -> Database:
         if self._database is None:
@@ -237,15 +233,3 @@ def deleted_events(tx: Transaction, session: SessionId, removed: Removed) -> Del
     counts = {"events": sum(removed.why.values()), "reports on requests": removed.requests}
     names = [session.app_name, session.user_id, session.session_id, *sorted(removed.event_ids)]
     return Deleted(texts, {name: count for name, count in counts.items() if count}, names)
-
-
-class _RolledBackError(Exception):
-    """Ends the transaction of a dry run."""
-
-    def __init__(self, why: Mapping[str, int]) -> None:
-        super().__init__()
-        self.why = why
-
-
-def _rolled_back(work: Callable[[Transaction], Removed], tx: Transaction) -> None:
-    raise _RolledBackError(work(tx).why)

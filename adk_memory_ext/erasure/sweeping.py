@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from collections import Counter
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from adk_memory_ext import expired_state, sql_expiry, sql_lists
 from adk_memory_ext.erasure import expired_rows
 from adk_memory_ext.erasure.expired_rows import Rules
+from adk_memory_ext.erasure.jobs import rehearsed
 from adk_memory_ext.errors import ErasureIncompleteError
 from adk_memory_ext.event_times import MICROSECONDS
 
@@ -54,10 +54,6 @@ class Swept:
     def verified(self) -> bool:
         """Whether no byte of what went is left."""
         return all(receipt.verified for receipt in self.receipts)
-
-
-class _RolledBackError(Exception):
-    """Ends the transaction of a dry run."""
 
 
 class Sweep:
@@ -160,14 +156,11 @@ class Sweep:
             nonlocal counts
             deleted = work(tx)
             counts = deleted.counts
-            if self._dry_run:
-                raise _RolledBackError
             return deleted
 
         try:
             if self._dry_run:
-                with contextlib.suppress(_RolledBackError):
-                    await self._database.write(noting)
+                await rehearsed(self._database, noting)
             else:
                 receipt = await self._erase_rows(kind, noting, requested_by=self._requested_by)
                 if receipt is not None:
