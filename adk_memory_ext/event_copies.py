@@ -38,9 +38,9 @@ def copier_of(value: Any) -> Copier | None:
     if kind in _IMMUTABLE or isinstance(value, Enum):
         return None
     if kind is dict:
-        return _dict_copier(value)
+        return _holder_copier(value.items(), dict.copy)
     if kind is list:
-        return _list_copier(value)
+        return _holder_copier(enumerate(value), list.copy)
     if kind is set and all(type(item) in _IMMUTABLE for item in value):
         return set.copy
     if isinstance(value, BaseModel):
@@ -53,29 +53,16 @@ def _mutable(items: Any) -> tuple[tuple[Any, Copier], ...]:
     return tuple((key, copier) for key, copier in found if copier is not None)
 
 
-def _dict_copier(value: dict[Any, Any]) -> Copier:
-    inner = _mutable(value.items())
+def _holder_copier(items: Any, shallow: Copier) -> Copier:
+    """Returns what copies a dict or a list with these items."""
+    inner = _mutable(items)
     if not inner:
-        return dict.copy
+        return shallow
 
-    def copied(original: dict[Any, Any]) -> dict[Any, Any]:
+    def copied(original: Any) -> Any:
         result = original.copy()
         for key, copier in inner:
             result[key] = copier(result[key])
-        return result
-
-    return copied
-
-
-def _list_copier(value: list[Any]) -> Copier:
-    inner = _mutable(enumerate(value))
-    if not inner:
-        return list.copy
-
-    def copied(original: list[Any]) -> list[Any]:
-        result = original.copy()
-        for index, copier in inner:
-            result[index] = copier(result[index])
         return result
 
     return copied

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import weakref
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, runtime_checkable
 
 from google.genai import types
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 _logger: Final = logging.getLogger(__name__)
 
 _Loaded = dict[MediaReference, bytes | None]
+_Part = TypeVar("_Part", types.Part, types.FunctionResponsePart)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,35 +81,24 @@ async def with_references(event: Event, session: SessionId, media: Media) -> Eve
 async def _kept(part: types.Part, session: SessionId, media: Media) -> types.Part:
     """Returns a part with references for its media; itself where none is large."""
     if part.inline_data is not None:
-        address = await _saved(part.inline_data, session, media)
-        if address is None:
-            return part
-        named = types.FileData(
-            file_uri=address,
-            mime_type=part.inline_data.mime_type,
-            display_name=part.inline_data.display_name,
-        )
-        return part.model_copy(update={"inline_data": None, "file_data": named})
+        return await _moved(part, types.FileData, session, media)
     answer = part.function_response
     if answer is None or not answer.parts:
         return part
-    inner = [await _kept_in_answer(one, session, media) for one in answer.parts]
+    kind = types.FunctionResponseFileData
+    inner = [await _moved(one, kind, session, media) for one in answer.parts]
     if all(one is given for one, given in zip(inner, answer.parts, strict=True)):
         return part
     return part.model_copy(update={"function_response": answer.model_copy(update={"parts": inner})})
 
 
-async def _kept_in_answer(
-    part: types.FunctionResponsePart, session: SessionId, media: Media
-) -> types.FunctionResponsePart:
-    address = await _saved(part.inline_data, session, media)
-    if address is None or part.inline_data is None:
+async def _moved(part: _Part, kind: type[Any], session: SessionId, media: Media) -> _Part:
+    """Returns a part that names its medium as a file; itself where the medium stays in it."""
+    blob = part.inline_data
+    address = await _saved(blob, session, media)
+    if blob is None or address is None:
         return part
-    named = types.FunctionResponseFileData(
-        file_uri=address,
-        mime_type=part.inline_data.mime_type,
-        display_name=part.inline_data.display_name,
-    )
+    named = kind(file_uri=address, mime_type=blob.mime_type, display_name=blob.display_name)
     return part.model_copy(update={"inline_data": None, "file_data": named})
 
 

@@ -134,9 +134,7 @@ class SqlSessionService(BaseSessionService):
         on_bad_value: OnBadValue = "refuse",
         cache_bytes: int = CACHE_BYTES,
     ) -> None:
-        _check_on_bad_value(on_bad_value)
-        if cache_bytes < 0:
-            raise ConfigurationError("cache_bytes must not be negative.")
+        _check(on_bad_value, cache_bytes)
         self._cache = EventCache(cache_bytes)
         self._checks = CacheChecks(self._cache, self._living)
         self._database = database
@@ -158,9 +156,7 @@ class SqlSessionService(BaseSessionService):
         **options: Any,
     ) -> Self:
         """Returns a service over the database at `url`; see `DurableSessionService.from_url`."""
-        _check_on_bad_value(on_bad_value)
-        if cache_bytes < 0:
-            raise ConfigurationError("cache_bytes must not be negative.")
+        _check(on_bad_value, cache_bytes)
         return cls(
             open_database(url, **options), on_bad_value=on_bad_value, cache_bytes=cache_bytes
         )
@@ -529,8 +525,10 @@ def open_database(url: str, **options: Any) -> Database:
     return ServerDatabase(parsed, chosen)
 
 
-def _check_on_bad_value(on_bad_value: object) -> None:
+def _check(on_bad_value: object, cache_bytes: int) -> None:
     if on_bad_value not in get_args(OnBadValue):
         raise ConfigurationError(
             f"on_bad_value must be 'refuse' or 'replace', not {on_bad_value!r}."
         )
+    if cache_bytes < 0:
+        raise ConfigurationError("cache_bytes must not be negative.")
