@@ -11,7 +11,6 @@ from google.adk.sessions.state import State
 
 from adk_memory_ext import sql_events, sql_expiry, sql_store
 from adk_memory_ext.event_times import MICROSECONDS
-from adk_memory_ext.records import SessionId
 from adk_memory_ext.state_changes import Remove
 from adk_memory_ext.stored_events import ready_event
 
@@ -36,9 +35,7 @@ def remove(tx: Transaction, rows: list[ExpiredKey], ttl: Ttl) -> int:
     In a session it is an event, as every change of its state. What was written again meanwhile
     stays.
     """
-    first = rows[0]
-    session = SessionId(first.app_name, first.user_id, first.session_id)
-    scope = "session" if first.session_id else "user" if first.user_id else "app"
+    session, scope = rows[0].owner, rows[0].scope
     head = None
     if scope != "session":
         tx.rows(f"locked_{scope}_state", session.parameters())

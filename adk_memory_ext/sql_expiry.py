@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from google.adk.sessions.state import State
 
 from adk_memory_ext import sql_events
+from adk_memory_ext.records import SessionId
 from adk_memory_ext.sql_store import change_scope, locked_head
 from adk_memory_ext.state_changes import MISSING, Put, Remove, StateChange
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from adk_memory_ext.records import SessionId
     from adk_memory_ext.sql_events import Appended, NewEvent, Seen
     from adk_memory_ext.statements import Transaction
 
@@ -36,6 +36,16 @@ class ExpiredKey:
     """Empty for `app:` and `user:`."""
     key: str
     """With its prefix."""
+
+    @property
+    def owner(self) -> SessionId:
+        """Whose state it is in."""
+        return SessionId(self.app_name, self.user_id, self.session_id)
+
+    @property
+    def scope(self) -> str:
+        """`session`, `user` or `app`."""
+        return "session" if self.session_id else "user" if self.user_id else "app"
 
 
 class Afresh(StateChange):
@@ -170,15 +180,7 @@ def hide(state: dict[str, Any], gone: Iterable[ExpiredKey], user_id: str, sessio
 
 def forget(tx: Transaction, row: ExpiredKey) -> None:
     """Removes the time of a key whose value is gone."""
-    tx.run(
-        "delete_state_time",
-        {
-            "app_name": row.app_name,
-            "user_id": row.user_id,
-            "session_id": row.session_id,
-            "state_key": row.key,
-        },
-    )
+    tx.run("delete_state_time", {**row.owner.parameters(), "state_key": row.key})
 
 
 def on_fresh_ground(tx: Transaction, session: SessionId, event: NewEvent, ttl: Ttl) -> NewEvent:

@@ -180,9 +180,7 @@ def delete_state(tx: Transaction, rows: list[ExpiredKey], ttl: Ttl) -> Deleted:
     What an app's state held stays in the logs of its users, and what was written again meanwhile
     everywhere.
     """
-    first = rows[0]
-    session = SessionId(first.app_name, first.user_id, first.session_id)
-    scope = "session" if first.session_id else "user" if first.user_id else "app"
+    session, scope = rows[0].owner, rows[0].scope
     logs = [session] if scope == "session" else []
     if scope == "user":
         logs = _sessions_of(tx, session)
@@ -203,7 +201,7 @@ def delete_state(tx: Transaction, rows: list[ExpiredKey], ttl: Ttl) -> Deleted:
     return Deleted(
         [*texts, json.dumps(gone)],
         {STATE: removed},
-        [first.app_name, first.user_id, first.session_id, *gone],
+        [session.app_name, session.user_id, session.session_id, *gone],
     )
 
 
