@@ -12,7 +12,7 @@ import re
 import sys
 import time
 from bisect import bisect_right
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -31,12 +31,16 @@ _LARGEST_SET: Final = 1_500_000
 """Windows in memory at once, some 100 bytes each."""
 _FEW_CHUNKS: Final = 4
 """Before it is worth while to make a set of all windows of values."""
-_FEW_WINDOWS: Final = 100
+_FEW_WINDOWS: Final = 25
 """Which are found faster one by one."""
+_FEW_GRAMS: Final = 64
+"""Pieces of UTF-16 text by which the values that may hold them are picked out."""
+_GRAM: Final = 4
+"""Characters of a window in UTF-16."""
 _ZEROS: Final = re.compile(b"\\0{8,}")
 _PLAIN: Final = re.compile(r"[\t\n\r -~]*")
-_PADDED: Final = re.compile(rb"(?:[\t\n\r -~]\0){5}|(?:\0[\t\n\r -~]){5}")
-"""What stands in any 12 bytes of plain ASCII as UTF-16."""
+_PADDED: Final = re.compile(rb"(?:[\t\n\r -~]\0){5,}[\t\n\r -~]?|(?:\0[\t\n\r -~]){5,}")
+"""What stands in any 12 bytes of plain ASCII as UTF-16, and what goes on like it."""
 ENOUGH: Final = 16
 """Values with residue after which the search ends: all of it has to go anyway."""
 
@@ -49,16 +53,21 @@ def forms(value: str, *, padded: bool) -> set[bytes]:
         padded: UTF-16 of ASCII, of which every other byte is zero, and nothing else; or all but
             that. Bytes that have nothing of the kind need not be searched for it.
     """
-    texts = {value}
-    if not (value.isascii() and value.isprintable()) or '"' in value or "\\" in value:
-        texts |= {json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}
     found: set[bytes] = set()
-    for text in texts:
+    for text in _texts(value):
         is_ascii = _PLAIN.fullmatch(text) is not None
         encodings = ENCODINGS[1:] if padded else ENCODINGS[:1] if is_ascii else ENCODINGS
         if is_ascii or not padded:
             found.update(text.encode(encoding, "surrogatepass") for encoding in encodings)
     return found
+
+
+def _texts(value: str) -> set[str]:
+    """Returns a text as it is, and as it stands inside JSON."""
+    texts = {value}
+    if not (value.isascii() and value.isprintable()) or '"' in value or "\\" in value:
+        texts |= {json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}
+    return texts
 
 
 def is_searchable(value: str) -> bool:
@@ -80,32 +89,40 @@ class _Forms:
         self._places: Final[dict[int, list[int]]] = {}
 
     def common_windows(self, chunk: bytes) -> set[int]:
-        """Returns the windows that stand in a chunk too, wherever they stand there."""
+        """Returns the windows that stand in a chunk too, wherever they stand there.
+
+        From then on `pieces` knows them.
+        """
         if not self._blob:
             return set()
         self._chunks += 1
         if self._chunks == _FEW_CHUNKS and len(self._blob) // _STRIDE <= _LARGEST_SET:
             self._set = set(_aligned(self._blob))
         if self._set is not None:
-            known = self._set
-            return {
-                window for view in _everywhere(chunk) for window in known.intersection(view)
-            } - {0}
-        present = {window for view in _everywhere(chunk) for window in view}
-        return present.intersection(_aligned(self._blob)) - {0}
+            common = set().union(*map(self._set.intersection, _everywhere(chunk))) - {0}
+            self._find(common - self._places.keys())
+            return common
+        present = set().union(*_everywhere(chunk)) - {0}
+        new = present - self._places.keys()
+        return self._find_all(new) | (present & self._places.keys())
 
-    def find(self, windows: set[int]) -> None:
-        """Looks for windows among the forms: once for all of them, as there are many forms."""
-        windows = windows - self._places.keys()
-        if len(windows) <= _FEW_WINDOWS:
-            for window in windows:
-                places = _places(self._blob, window.to_bytes(8, sys.byteorder))
-                self._places[window] = [at for at in places if at % _STRIDE == 0]
+    def _find(self, windows: set[int]) -> None:
+        """Looks for windows that are among the forms."""
+        if len(windows) > _FEW_WINDOWS:
+            self._find_all(windows)
             return
+        for window in windows:
+            places = _places(self._blob, window.to_bytes(8, sys.byteorder))
+            self._places[window] = [at for at in places if at % _STRIDE == 0]
+
+    def _find_all(self, windows: set[int]) -> set[int]:
+        """Looks for windows in one go through the forms; returns those that are there."""
+        found: set[int] = set()
         for offset, view in ((0, _view(self._blob)), (_STRIDE, _view(self._blob, _STRIDE))):
-            found = [(at, window) for at, window in enumerate(view) if window in windows]
-            for at, window in found:
+            for at, window in [(at, window) for at, window in enumerate(view) if window in windows]:
                 self._places.setdefault(window, []).append(8 * at + offset)
+                found.add(window)
+        return found
 
     def pieces(self, window: int) -> dict[bytes, set[int]]:
         """Returns the pieces of forms that hold a window which was found, each with its owners."""
@@ -149,8 +166,9 @@ class ResidueSearch:
         """Whether there was too much to look at, so that anything may be left."""
         self.searched_bytes = 0
         self._values: Final = values
-        self._forms: Final = self._made(padded=False)
+        self._forms: Final = self._made(range(len(values)), padded=False)
         self._padded: _Forms | None = None
+        self._padded_chunks = 0
         self._is_live: Final = is_live
         self._verdicts: Final[dict[bytes, bool]] = {}
         self._done: Final[set[int]] = set()
@@ -163,23 +181,38 @@ class ResidueSearch:
         for chunk in _chunks(regions):
             self.searched_bytes += len(chunk)
             self._search(chunk, self._forms)
-            if _PADDED.search(chunk):
-                if self._padded is None:
-                    self._padded = self._made(padded=True)
-                self._search(chunk, self._padded)
+            if grams := _grams(chunk):
+                self._search(chunk, self._padded_forms(grams))
             if len(self.residue) >= ENOUGH or self._is_late():
                 return
 
-    def _made(self, *, padded: bool) -> _Forms:
+    def _made(self, values: Iterable[int], *, padded: bool) -> _Forms:
+        """Returns the forms of values that are named by their places."""
         return _Forms(
             (index, form)
-            for index, value in enumerate(self._values)
-            for form in sorted(forms(value, padded=padded))
+            for index in values
+            for form in sorted(forms(self._values[index], padded=padded))
+        )
+
+    def _padded_forms(self, grams: set[str]) -> _Forms:
+        """Returns forms as UTF-16 of the values that may hold one of these pieces, or of all."""
+        self._padded_chunks += 1
+        is_much = len(grams) > _FEW_GRAMS or self._padded_chunks == _FEW_CHUNKS
+        if is_much and self._padded is None:
+            self._padded = self._made(range(len(self._values)), padded=True)
+        if self._padded is not None:
+            return self._padded
+        return self._made(
+            (
+                index
+                for index, value in enumerate(self._values)
+                if any(gram in text for text in _texts(value) for gram in grams)
+            ),
+            padded=True,
         )
 
     def _search(self, chunk: bytes, known: _Forms) -> None:
         windows = known.common_windows(chunk)
-        known.find(windows)
         for window in sorted(windows):
             if len(self.residue) >= ENOUGH or self._is_late():
                 return
@@ -206,14 +239,10 @@ class ResidueSearch:
             if verdict:
                 self.shared.update(owners[piece])
             else:
-                self._note(owners[piece] - self.residue)
-
-    def _note(self, owners: set[int]) -> None:
-        """Counts values as residue; no other piece of theirs needs a look."""
-        self.residue.update(owners)
-        for known in (self._forms, self._padded):
-            if known is not None:
-                self._done.update(known.windows_of(owners))
+                found = owners[piece] - self.residue
+                self.residue.update(found)
+                for forms_ in {self._forms, known}:  # no other piece of theirs needs a look
+                    self._done.update(forms_.windows_of(found))
 
 
 def _room(length: int) -> int:
@@ -227,15 +256,20 @@ def _view(blob: bytes, offset: int = 0) -> memoryview:
 
 
 def _aligned(blob: bytes) -> Iterator[int]:
-    """Gives the windows at every 4th byte."""
-    yield from _view(blob)
-    yield from _view(blob, _STRIDE)
+    """Returns the windows at every 4th byte."""
+    return chain(_view(blob), _view(blob, _STRIDE))
 
 
 def _everywhere(chunk: bytes) -> Iterator[memoryview]:
     """Gives the windows at every byte."""
     for offset in range(min(8, len(chunk))):
         yield memoryview(chunk[offset : len(chunk) - (len(chunk) - offset) % 8]).cast("Q")
+
+
+def _grams(chunk: bytes) -> set[str]:
+    """Returns the pieces of plain text in a chunk that stand there as UTF-16."""
+    runs = {run.replace(b"\0", b"").decode("ascii") for run in _PADDED.findall(chunk)}
+    return {run[at : at + _GRAM] for run in runs for at in range(len(run) - _GRAM + 1)}
 
 
 def _places(text: bytes, piece: bytes) -> Iterator[int]:
