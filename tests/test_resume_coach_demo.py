@@ -79,6 +79,11 @@ def test_the_demo_survives_its_kills_in_each_language(language: str, tmp_path: P
         "13",
         *["17"] * 2,
     ]
+    found = [line for line in lines if line.startswith("found ")]
+    put_in = [", and 1 that recovery put in, " in line for line in found]
+    assert put_in == [False] * 3 + [True] * 3
+    (erased,) = (line for line in lines if line.startswith("erased "))
+    assert erased.endswith(" 18 events")
     assert any("killed before its answer" in line for line in lines)
     assert sum(line.startswith("yes") for line in lines) == 14
     assert any("18 became 14" in line for line in lines)

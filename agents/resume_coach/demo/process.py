@@ -30,6 +30,8 @@ class Process:
     pid: int = 0
     model: str = ""
     found_events: list[dict[str, Any]] = field(default_factory=list)
+    recovered: int = 0
+    """Answers that recovery put in for calls that were cut off; `found_events` is without them."""
     found_state: dict[str, Any] = field(default_factory=dict)
     events: list[dict[str, Any]] = field(default_factory=list)
     """The events that were acknowledged to this process, in order, without the person's own."""
@@ -48,6 +50,7 @@ class Process:
                 self.model = report["model"]
             case "arrived":
                 self.found_events, self.found_state = report["events"], report["state"]
+                self.recovered = report["recovered"]
             case "event":
                 self.events.append(report)
             case "elsewhere":

@@ -93,9 +93,9 @@ def _model_calls(process: Process) -> str:
 
 def _found(process: Process) -> Text:
     keys = ", ".join(sorted(process.found_state)) or "none"
-    return Text.assemble(
-        (str(len(process.found_events)), "bold"), " events, state keys: ", (keys, "bold")
-    )
+    put_in = f", and {process.recovered} that recovery put in" if process.recovered else ""
+    count = (str(len(process.found_events)), "bold")
+    return Text.assemble(count, f" events{put_in}, state keys: ", (keys, "bold"))
 
 
 def _one_line(message: str) -> Text:

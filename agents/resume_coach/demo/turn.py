@@ -95,7 +95,11 @@ def _found(session: Session) -> dict[str, Any]:
     # Without the answer that the recovery part puts in for a call that was cut off: nobody was told
     # of it, so that it cannot be compared with what was acknowledged.
     events = [e for e in session.events if "memext_recovered" not in (e.custom_metadata or {})]
-    return {"state": session.state, "events": [event_report(event) for event in events]}
+    return {
+        "state": session.state,
+        "events": [event_report(event) for event in events],
+        "recovered": len(session.events) - len(events),
+    }
 
 
 def main() -> None:
