@@ -92,14 +92,16 @@ class Recovery(BasePlugin):
             return None
         answers = [part.function_response for part in user_message.parts or []]
         answered = {answer.id for answer in answers if answer and answer.id}
-        is_other = not _is_interrupted(invocation_context, answered)
-        how = "tell" if self._how == "resume" and is_other else self._how
+        how = self._how
+        if how == "resume" and not _is_interrupted(invocation_context, answered):
+            how = "tell"
         await self._recover(service, invocation_context, how, answered)
-        is_restored = not session.events and await service.checkpoints.is_restored(session)
         self._answered.add(invocation_context.invocation_id)
         _when_over(invocation_context, self._forget)
-        if is_restored or needs_fresh_facts(session.events):
-            self._read_facts(invocation_context)
+        if self._on_restore:
+            is_restored = not session.events and await service.checkpoints.is_restored(session)
+            if is_restored or needs_fresh_facts(session.events):
+                self._read_facts(invocation_context)
         return None
 
     async def before_run_callback(self, *, invocation_context: InvocationContext) -> None:

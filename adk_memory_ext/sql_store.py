@@ -440,7 +440,7 @@ def _load_events(
         return list(rows)
     if after is None:
         start = rows[-1][0] if rows else last + 1
-        open_calls = sql_windows.referred(tx, parameters, start, with_summary=False)
+        open_calls = sql_windows.open_calls(tx, parameters, start)
         return [*open_calls, *reversed(rows)]
     return list(reversed(rows))
 

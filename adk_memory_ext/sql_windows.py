@@ -5,13 +5,13 @@
 
 from __future__ import annotations
 
-from itertools import islice
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from adk_memory_ext.windows import MOST_OPEN_CALLS, references
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from adk_memory_ext.statements import Transaction
     from adk_memory_ext.windows import Window
@@ -24,6 +24,8 @@ it hides."""
 _BLOCK: Final = 64
 
 _Rows = dict[int, str]
+_Rewinds = Sequence[tuple[Any, ...]]
+"""The sequence of each rewind, and of the first event that it hides."""
 
 
 def note(
@@ -73,27 +75,32 @@ def load_window(
         last: The session's newest sequence.
     """
     start = _aligned(tx, parameters, window.start(last))
-    rewinds = tx.rows("rewind_landmarks", parameters) if start > 1 else ()
+    rewinds = _rewinds(tx, parameters, start)
     while (hidden := min((one for mark, one in rewinds if mark >= start), default=start)) < start:
         # What was said before it is what the model now goes on from.
         start = _aligned(tx, parameters, window.start(hidden - 1))
     rows = tx.rows("events_from", {**parameters, "sequence": start})
-    return [*referred(tx, parameters, start, with_summary=True), *rows]
+    found = _open_calls(tx, parameters, start, rewinds) | _summary(tx, parameters, start, rewinds)
+    return [*sorted(found.items()), *rows]
 
 
-def referred(
-    tx: Transaction, parameters: Mapping[str, Any], start: int, *, with_summary: bool
-) -> list[tuple[int, str]]:
-    """Returns what events from `start` on refer to before it, oldest first.
+def open_calls(tx: Transaction, parameters: Mapping[str, Any], start: int) -> list[tuple[int, str]]:
+    """Returns the invocations before `start` of calls that were open there, oldest first.
 
-    That is the invocations of calls which were open at `start`, and by option the newest summary;
-    nothing that a rewind or a restore has hidden.
+    Nothing that a rewind or a restore has hidden.
     """
+    rewinds = _rewinds(tx, parameters, start)
+    return sorted(_open_calls(tx, parameters, start, rewinds).items())
+
+
+def _open_calls(
+    tx: Transaction, parameters: Mapping[str, Any], start: int, rewinds: _Rewinds
+) -> _Rows:
     if start <= 1:
-        return []
+        return {}
     before = {**parameters, "sequence": start}
     found: _Rows = {}
-    hidden = _hidden(tx, parameters)
+    hidden = _hidden(rewinds)
     name = "call_landmarks" if hidden else "open_landmarks"
     calls = [
         sequence
@@ -105,17 +112,31 @@ def referred(
         if sequence not in found:
             first, final = _bounds(tx, parameters, sequence, start)
             found |= _rows_between(tx, parameters, first, final)
-    if with_summary:
-        summaries = (sequence for (sequence,) in tx.stream("summaries", before))
-        for sequence in islice((one for one in summaries if not _is_in(hidden, one)), 1):
-            found |= _rows_between(tx, parameters, sequence, sequence)
-    return sorted(found.items())
+    return found
 
 
-def _hidden(tx: Transaction, parameters: Mapping[str, Any]) -> list[range]:
+def _summary(
+    tx: Transaction, parameters: Mapping[str, Any], start: int, rewinds: _Rewinds
+) -> _Rows:
+    """Returns the newest summary before `start` that nothing has hidden, if there is one."""
+    if start <= 1:
+        return {}
+    hidden = _hidden(rewinds)
+    for (sequence,) in tx.stream("summaries", {**parameters, "sequence": start}):
+        if not _is_in(hidden, sequence):
+            return _rows_between(tx, parameters, sequence, sequence)
+    return {}
+
+
+def _rewinds(tx: Transaction, parameters: Mapping[str, Any], start: int) -> _Rewinds:
+    """Returns the rewinds, newest first; before the first event there is nothing to hide."""
+    return tx.rows("rewind_landmarks", parameters) if start > 1 else ()
+
+
+def _hidden(rewinds: _Rewinds) -> list[range]:
     """Returns the sequences that rewinds have hidden; one that is hidden itself hides nothing."""
     hidden: list[range] = []
-    for mark, first in tx.rows("rewind_landmarks", parameters):  # newest first
+    for mark, first in rewinds:
         if not hidden or mark < hidden[-1].start:
             hidden.append(range(first, mark))
     return hidden
