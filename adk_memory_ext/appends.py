@@ -24,7 +24,7 @@ from adk_memory_ext.turn_queue import Turn, TurnQueue, wait
 from adk_memory_ext.watched_state import WatchedState
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
     from datetime import timedelta
 
     from google.adk.events.event import Event
@@ -130,7 +130,7 @@ class Appends:
                 if isinstance(session.state, WatchedState):
                     event.actions.state_delta = self._with_what_is_owed(session.state, event)
                 if not self._is_ours:
-                    _normalise(event)
+                    event.actions.state_delta = normalised(event.actions.state_delta)
                 if self._initial_state is None:
                     note_values_before(session, event)
                 appended = await self._store(session, event, turn)
@@ -261,19 +261,19 @@ def _is_housekeeping(event: Event) -> bool:
     return event.content is None or event.actions.compaction is not None
 
 
-def _normalise(event: Event) -> None:
-    """Has the live session hold what will be read back.
+def normalised(delta: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a delta with the values that will be read back; `temp:` and changes as they are.
 
     Raises:
         StateRejectedError: When a value cannot be kept.
     """
     normaliser = Normaliser()
-    delta: dict[str, Any] = {}
-    for key, value in event.actions.state_delta.items():
+    kept: dict[str, Any] = {}
+    for key, value in delta.items():
         name = normaliser.key(key)
         is_kept_as_it_is = name.startswith("temp:") or change_in(value) is not None
-        delta[name] = value if is_kept_as_it_is else normaliser.value(value, name)
-    event.actions.state_delta = delta
+        kept[name] = value if is_kept_as_it_is else normaliser.value(value, name)
+    return kept
 
 
 def _time_in_order(session: Session, event: Event) -> float:

@@ -15,7 +15,7 @@ from google.adk.sessions.base_session_service import (
 )
 from google.adk.sessions.state import State
 
-from adk_memory_ext.appends import Appends, OnDirectWrite
+from adk_memory_ext.appends import Appends, OnDirectWrite, normalised
 from adk_memory_ext.arrivals import Arrivals
 from adk_memory_ext.checkpoint_records import CheckpointPolicy
 from adk_memory_ext.erasure.erasing import Erasure
@@ -130,12 +130,13 @@ class DurableSessionService(BaseSessionService):
         locks = None if self._database is None else self._database.turn_locks
         self.turns: Final = TurnQueue(locks)
         """Whose turn it is; the `turns` part of `MemoryPlugin` takes them."""
+        self._is_ours: Final[bool] = getattr(wrapped, "keeps_order", False)
         self._appends = Appends(
             wrapped,
             self._name,
             self.turns,
             on_direct_write=on_direct_write,
-            is_ours=getattr(wrapped, "keeps_order", False),
+            is_ours=self._is_ours,
             can_remove=self._applies_changes,
             catch_up=self._catch_up_whole,
             initial_state=(
@@ -311,12 +312,15 @@ class DurableSessionService(BaseSessionService):
         """Creates a session and returns it, with app and user state merged in.
 
         Raises:
-            StateRejectedError: When the policy refuses a key. Nothing was written.
+            StateRejectedError: When the policy refuses a key, or a value cannot be kept. Nothing
+                was written.
             AlreadyExistsError: When the user has a session of that id. Nothing was written.
             CapabilityError: When the state holds a change such as `Increment`, and the wrapped
                 service cannot apply it. Nothing was written.
         """
         self._require_changes(state or {})
+        if state and not self._is_ours:
+            state = normalised(state)
         await self.erasure.begin()
         temporary = {key: value for key, value in (state or {}).items() if _is_temporary(key)}
         if temporary and self._policed is None:  # which some services store, and others drop

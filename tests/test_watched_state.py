@@ -26,6 +26,7 @@ from adk_memory_ext.watched_state import WatchedState
 from backends import DATABASE_SQLITE, IN_MEMORY, OURS, WRAPPED
 from conversation import replay, said
 from people import SESSION, Echo, running, say
+from values import BAD, NEVER, PYTHON, is_exactly
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -371,6 +372,34 @@ async def test_live_and_stored_values_agree(sessions: DurableSessionService) -> 
     assert stored.state["point"] == {"x": 1, "y": 2}
     assert stored.state["step"] == "first"
     assert stored.state["model"] == {"name": "Ada", "age": None}
+
+
+@over_every_service
+async def test_what_a_session_is_created_with_agrees_at_once(
+    sessions: DurableSessionService,
+) -> None:
+    """In each scope the returned session holds what is read back; `temp:` values stay as given."""
+    scopes = ("", "user:", "app:")
+    given = {f"{scope}{name}": value for scope in scopes for name, (value, _) in PYTHON.items()}
+    plain = {f"{scope}{name}": value for scope in scopes for name, (_, value) in PYTHON.items()}
+    day = date(2026, 1, 2)
+    created = await sessions.create_session(**SESSION, state=given | {"temp:day": day})
+    assert created.state.pop("temp:day") is day
+    assert is_exactly(created.state, plain)
+    assert is_exactly((await found(sessions)).state, plain)
+
+
+@over_every_service
+async def test_a_session_is_not_created_with_what_cannot_be_kept(
+    sessions: DurableSessionService,
+) -> None:
+    """The key and the reason are named, and there is no session."""
+    for bad in (BAD | NEVER).values():
+        with pytest.raises(StateRejectedError, match=r"^'user:bad\.list\[0\]"):
+            await sessions.create_session(**SESSION, state={"user:bad": {"list": [bad.value]}})
+    assert await sessions.get_session(**SESSION) is None
+    await sessions.create_session(**SESSION)
+    assert (await found(sessions)).state == {}
 
 
 # --- As a dict
