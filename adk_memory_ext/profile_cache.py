@@ -45,6 +45,11 @@ class ProfileCache:
         while len(self._read) > _CACHED_PROFILES:
             self._read.popitem(last=False)
 
+    def clear(self) -> None:
+        """Gives every profile up, because something was erased."""
+        self._drops += 1
+        self._read.clear()
+
     def drop(self, owner: Owner) -> None:
         """Gives a profile up, because it was written to."""
         self._drops += 1

@@ -237,9 +237,10 @@ class Profiles:
         user_id: str,
         subject: str = USER,
         agent: str | None = None,
-        invocation_id: str | None = None,
     ) -> tuple[str, ...]:
         """Deletes a fact with its history, and what was derived from it.
+
+        A save of it that waits for the end of a turn in this process is taken back.
 
         Args:
             key: The fact's key.
@@ -247,7 +248,6 @@ class Profiles:
             user_id: The user.
             subject: The fact's subject.
             agent: The agent that forgets, as in `save`.
-            invocation_id: The turn whose waiting saves of the fact are taken back too.
 
         Returns:
             The keys that were there; empty if there was nothing.
@@ -258,22 +258,31 @@ class Profiles:
         owner = _owner(app_name, user_id)
         name = (check_name("subject", subject), check_name("key", key))
         gone = await self._write(owner, lambda tx: sql_facts.forget(tx, owner, [name], agent))
-        if invocation_id is not None and self._waiting.take_back(invocation_id, owner, name):
-            return tuple(sorted({*gone, key}))
-        return gone
+        return tuple(sorted({*gone, *self._waiting.take_back(owner, name)}))
 
     async def forget_all(self, *, app_name: str, user_id: str) -> tuple[str, ...]:
-        """Deletes every fact of a user with its history, and returns the keys that were there."""
+        """Deletes every fact of a user with its history, and returns the keys that were there.
+
+        Saves that wait for the end of a turn in this process are taken back.
+        """
         owner = _owner(app_name, user_id)
-        return await self._write(owner, lambda tx: sql_facts.forget(tx, owner, None))
+        gone = await self._write(owner, lambda tx: sql_facts.forget(tx, owner, None))
+        return tuple(sorted({*gone, *self._waiting.take_back(owner)}))
 
     async def delete_user(self, *, app_name: str, user_id: str) -> int:
         """Deletes every row of a user's profile; returns how many values there were, old ones too.
 
-        For the erasure of a user: not even the number of their writes stays.
+        For the erasure of a user: not even the number of their writes stays. Saves that wait for
+        the end of a turn in this process are taken back.
         """
         owner = _owner(app_name, user_id)
-        return await self._write(owner, lambda tx: sql_facts.delete_profile(tx, owner))
+        count = await self._write(owner, lambda tx: sql_facts.delete_profile(tx, owner))
+        self._waiting.take_back(owner)
+        return count
+
+    def let_go(self) -> None:
+        """Keeps nothing in memory of profiles that were read; called when something was erased."""
+        self._cache.clear()
 
     async def cut_session(
         self,

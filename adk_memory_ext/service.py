@@ -158,7 +158,7 @@ class DurableSessionService(BaseSessionService):
         self.erasure: Final = Erasure(
             erased_from,
             None if policy is None else policy.ttl,
-            self._lowest.forget_deleted if isinstance(self._lowest, ForgetsDeleted) else None,
+            self._let_go,
             ForeignErasure(self._lowest, self._own_store) if erased_from is None else None,
         )
         """Erases sessions and people, with receipts."""
@@ -418,6 +418,12 @@ class DurableSessionService(BaseSessionService):
         if self._policed is not None:
             self._policed.typed.remember(session, fresh.state)
         return is_new
+
+    async def _let_go(self) -> None:
+        """Keeps nothing in memory of what was just erased."""
+        self.profiles.let_go()
+        if isinstance(self._lowest, ForgetsDeleted):
+            await self._lowest.forget_deleted()
 
     async def _catch_up_whole(self, session: Session) -> bool:
         # A rewind is what asks, and it needs the whole log.

@@ -42,18 +42,20 @@ class WaitingSaves:
         self._turns[invocation_id].append(save)
         return True
 
-    def take_back(self, invocation_id: str, owner: Owner, name: FactKey) -> bool:
-        """Gives up the waiting saves of a fact, and returns whether there were any."""
-        waiting = self._turns.get(invocation_id, [])
-        left = [
-            save
-            for save in waiting
-            if save.owner != owner or (save.fact.subject, save.fact.key) != name
-        ]
-        is_found = len(left) < len(waiting)
-        if is_found:
-            self._turns[invocation_id] = left
-        return is_found
+    def take_back(self, owner: Owner, name: FactKey | None = None) -> set[str]:
+        """Gives up what waits in any turn to be saved of a user's fact, of all if None is named.
+
+        Returns:
+            The keys of what waited.
+        """
+        taken: set[str] = set()
+        for waiting in self._turns.values():
+            for save in list(waiting):
+                new = save.fact
+                if save.owner == owner and name in (None, (new.subject, new.key)):
+                    waiting.remove(save)
+                    taken.add(new.key)
+        return taken
 
     def end(self, invocation_id: str) -> list[WaitingSave]:
         """Returns what waited, in its order; nobody else gets it."""

@@ -70,8 +70,7 @@ class Erasure:
     Args:
         database: Where the rows are; None when the wrapped service has no database of ours.
         ttl: For how long state lives; None: for ever.
-        forget: Has the wrapped service keep nothing in memory of sessions that are gone; None
-            where it keeps nothing.
+        forget: Has the service keep nothing in memory of what is gone; None where it keeps nothing.
         foreign: Erases over a wrapped service without a database of ours.
     """
 
@@ -400,7 +399,7 @@ class Erasure:
         await self._deletions.close()
 
     async def _let_go(self) -> None:
-        """Lets go of what is in memory of sessions that were just deleted."""
+        """Lets go of what is in memory of what was just deleted."""
         if self._forget is not None:
             await self._forget()
 
@@ -522,6 +521,7 @@ class Erasure:
             receipt = await self._foreign.erase(
                 checked(subject), self._elsewhere, key, requested_by, facts
             )
+            await self._let_go()
             return Verified(is_done=True, receipts=[receipt]).last()
         database = self._required()
         checked(subject)

@@ -190,11 +190,7 @@ class ProfileToolset(BaseToolset):
         context = tool_context.get_invocation_context()
         try:
             gone = await _profiles(context).forget(
-                key,
-                **_owner(context),
-                subject=about,
-                agent=tool_context.agent_name,
-                invocation_id=context.invocation_id,
+                key, **_owner(context), subject=about, agent=tool_context.agent_name
             )
         except MemoryExtError as error:
             return self._failed(error)

@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from google.adk.sessions.in_memory_session_service import InMemorySessionService
 
 from adk_memory_ext import (
     ConfigurationError,
@@ -24,6 +25,8 @@ from profiles.planner import app, responses, say
 from profiles.test_agents import DONE, PERSON, SAVE, Script, call
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from adk_memory_ext.facts import Fact
 
 
@@ -187,6 +190,44 @@ async def test_what_is_forgotten_within_its_turn_is_not_saved_at_the_end(
     told = responses(await say(sessions, "s", "no", of=app(Script(parts=parts), commit="turn_end")))
     assert told[-1]["forgotten"] == ["dietary"]
     assert values(await sessions.profiles.recall(**PERSON)) == {}
+
+
+@pytest.mark.parametrize("wish", ["forget", "forget_all", "delete_user"])
+async def test_what_is_forgotten_meanwhile_is_not_saved_at_the_end_of_a_turn(wish: str) -> None:
+    """A save that waits in another turn is taken back too; other facts and users keep theirs."""
+    async with DurableSessionService.from_url() as sessions:
+        profiles, other = sessions.profiles, OWNER | {"user_id": "other"}
+        for turn, owner in (("a", OWNER), ("b", other)):
+            profiles.begin_turn(turn)
+            for key in ("dietary", "pace"):
+                profiles.save_at_end(stated(key, 1), invocation_id=turn, **owner)
+        if wish == "forget":
+            assert await profiles.forget("dietary", **OWNER) == ("dietary",)
+        else:
+            await getattr(profiles, wish)(**OWNER)
+        await profiles.end_turn("a")
+        await profiles.end_turn("b")
+        left = {"pace": 1} if wish == "forget" else {}
+        assert values(await profiles.recall(**OWNER)) == left
+        assert values(await profiles.recall(**other)) == {"dietary": 1, "pace": 1}
+
+
+@pytest.mark.parametrize("foreign", [False, True])
+async def test_no_memory_of_this_process_holds_what_was_erased(
+    tmp_path: Path, *, foreign: bool
+) -> None:
+    """What was recalled before an erasure is no answer afterwards, also from a closed database."""
+    url = f"sqlite:///{tmp_path}/sessions.db"
+    service = DurableSessionService.from_url(url)
+    if foreign:
+        await service.close()
+        service = DurableSessionService(InMemorySessionService(), store=url)
+    async with service as sessions:
+        await sessions.profiles.save(stated("a", 1), **OWNER)
+        await sessions.profiles.recall(**OWNER)
+        await sessions.erasure.erase_user(**OWNER)
+    recalled = await sessions.profiles.recall(**OWNER)
+    assert (recalled.facts, recalled.partial) == ((), True)
 
 
 async def test_a_save_refused_at_the_end_costs_the_turn_nothing_else() -> None:
