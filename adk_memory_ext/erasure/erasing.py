@@ -526,12 +526,11 @@ class Erasure:
         database = self._required()
         checked(subject)
         key = secrets.token_bytes(32)
-        noted = first_facts(subject, key, requested_by, forks, facts)
+        noted = first_facts(subject, key, requested_by, forks, facts, deep=deep)
         erasure_id = uuid.uuid4().hex
         async with self._alone(erasure_id):
             await database.write(lambda tx: ledger.begin(tx, erasure_id, subject, noted))
             job = await self._delete_everywhere(erasure_id, subject, noted)
-            job.deep = deep
             return (await verify(database, [job], key.hex())).last()
 
     async def _resume(self, pending: Pending) -> Receipt:

@@ -32,11 +32,15 @@ class Job:
     facts: dict[str, Any]
     values: SearchedValues | None
     """None when they were lost with the process that had them."""
-    deep: bool = False
     not_checked: list[str] = field(default_factory=list)
     """What is left elsewhere, and why."""
     unknown: Sequence[str] = ()
     """What nobody told of, so that nothing can be said about it."""
+
+    @property
+    def deep(self) -> bool:
+        """Whether its bytes go as deep as they can; noted, so that whoever resumes it knows."""
+        return bool(self.facts.get("deep"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +104,8 @@ def first_facts(
     requested_by: str | None,
     forks: Forks = "detach",
     facts: Facts = "keep",
+    *,
+    deep: bool = False,
 ) -> dict[str, Any]:
     """Returns what a receipt will say, as far as it is known before anything is deleted."""
     names_subject = any(one in (requested_by or "") for one in subject.ids)
@@ -110,6 +116,7 @@ def first_facts(
         "counts": {},
         "forks": forks,
         "facts": facts,
+        "deep": deep,
     }
 
 

@@ -31,7 +31,8 @@ _HEAP_PAUSES: Final = (0.0, 0.5)
 _TOAST: Final = "long values that the server has compressed, which a search cannot read"
 _MEMORY: Final = "the memory of this process, from which nothing was overwritten"
 _LOST: Final = (
-    "the values to search for were lost with an interrupted process; the file was rewritten instead"
+    "the values to search for were lost with an interrupted process; what holds the rows was"
+    " rewritten instead"
 )
 
 
@@ -67,7 +68,7 @@ async def clean(
     from adk_memory_ext.sqlite_database import SqliteDatabase
 
     if isinstance(database, ServerDatabase) and database.is_postgresql and not in_background:
-        return await _clean_heap(database, values, deep=deep)
+        return await _clean_heap(database, values, deep=deep, is_lost=is_lost)
     path = database.file
     if path is None:
         reasons = (_DEAD, _SERVER) if database.is_server else (_MEMORY,)
@@ -98,7 +99,9 @@ async def clean(
     return Cleaned(level, work.verified, _nameless(work, path), found, tuple(notes))
 
 
-async def _clean_heap(database: ServerDatabase, values: Sequence[str], *, deep: bool) -> Cleaned:
+async def _clean_heap(
+    database: ServerDatabase, values: Sequence[str], *, deep: bool, is_lost: bool
+) -> Cleaned:
     """Vacuums the tables of PostgreSQL, and with `deep` rewrites them and looks at every page."""
     from adk_memory_ext.erasure import postgresql_heap
 
@@ -123,7 +126,8 @@ async def _clean_heap(database: ServerDatabase, values: Sequence[str], *, deep: 
         return Cleaned("logical", True, work, found, (note, _SERVER))
     if work.residue:
         return Cleaned("logical", False, work, found, (_SNAPSHOT, _SERVER))
-    return Cleaned("heap", True, work, found, (_TOAST, _SERVER))
+    lost = (_LOST,) if is_lost else ()
+    return Cleaned("heap", True, work, found, (_TOAST, *lost, _SERVER))
 
 
 def _why(work: FileWork) -> str:

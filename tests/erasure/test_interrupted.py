@@ -33,7 +33,7 @@ def url_of(folder: Path) -> str:
     return f"sqlite:///{folder}/sessions.db"
 
 
-def killed_at(folder: str, step: str) -> None:
+def killed_at(folder: str, step: str, *, deep: bool = False) -> None:
     """Erases a user and is killed right after a step."""
     writes = {"noted": 1, "deleted": 2, "ended": 3}.get(step)
     write, clean = SqliteDatabase.write, physical.clean
@@ -61,7 +61,7 @@ def killed_at(folder: str, step: str) -> None:
             if step == "session deleted":
                 await sessions.delete_session(**ANN, session_id="session")
                 await asyncio.sleep(HANG_SECONDS)
-            await sessions.erasure.erase_user(**ANN)
+            await sessions.erasure.erase_user(**ANN, deep=deep)
 
     asyncio.run(erase())
 
@@ -87,3 +87,23 @@ async def test_a_killed_erasure_is_finished(step: str, tmp_path: Path) -> None:
         lost = [reason for reason in receipt.not_checked if "lost" in reason]
         assert bool(lost) is (step in {"deleted", "verified", "session deleted"})
     assert residue(tmp_path / "sessions.db", [WORDS, ANN["user_id"]], sqlite3) == []
+
+
+@pytest.mark.parametrize("step", ["noted", "deleted"])
+async def test_a_deep_erasure_is_finished_as_one(step: str, tmp_path: Path) -> None:
+    """Who finishes an erasure that was to go deep rewrites the file and the WAL, as was asked."""
+    async with DurableSessionService.from_url(url_of(tmp_path)) as sessions:
+        session = await sessions.create_session(**ANN, session_id="session")
+        await sessions.append_event(session, said(WORDS))
+    process = context().Process(target=killed_at, args=(str(tmp_path), step), kwargs={"deep": True})
+    process.start()
+    process.join(HANG_SECONDS)
+    assert process.exitcode == -signal.SIGKILL
+    process.close()
+    async with DurableSessionService.from_url(url_of(tmp_path)):
+        pass
+    async with DurableSessionService.from_url(url_of(tmp_path)) as sessions:
+        (receipt,) = await sessions.erasure.receipts()
+    assert receipt.level == "deep"
+    assert receipt.steps["vacuum"] == "done"
+    assert "zeros over the WAL" in receipt.steps

@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
 from adk_memory_ext import NewFact
-from adk_memory_ext.erasure import postgresql_heap
+from adk_memory_ext.erasure import postgresql_heap, verifying
 from adk_memory_ext.errors import ErasureIncompleteError
 from adk_memory_ext.service import DurableSessionService
 from conversation import said
@@ -136,7 +136,7 @@ async def test_without_the_right_to_look_the_level_is_lower(postgresql_url: str)
 
 
 async def test_without_the_right_to_rewrite_it_is_incomplete(postgresql_url: str) -> None:
-    """Who does not own the tables is not told that they were rewritten; all rows are gone."""
+    """Who does not own the tables is not told that they were rewritten; who does, finishes it."""
     async with DurableSessionService.from_url(postgresql_url) as sessions:
         await talk(sessions, ANN, WORDS)
     grant = "GRANT ALL ON ALL {} IN SCHEMA public TO {{role}}"
@@ -150,8 +150,12 @@ async def test_without_the_right_to_rewrite_it_is_incomplete(postgresql_url: str
             with pytest.raises(ErasureIncompleteError, match="no right to rewrite events"):
                 await sessions.erasure.erase_user(**ANN, deep=True)
             assert (await sessions.list_sessions(**ANN)).sessions == []
-            (receipt,) = await sessions.erasure.resume()
-            assert receipt.level == "logical"
+            with pytest.raises(ErasureIncompleteError, match="no right to rewrite events"):
+                await sessions.erasure.resume()
+    async with DurableSessionService.from_url(postgresql_url) as sessions:
+        (receipt,) = await sessions.erasure.resume()
+    assert receipt.level == "heap"
+    assert not left(postgresql_url)
 
 
 async def test_a_table_in_use_is_not_waited_for_for_ever(
@@ -191,3 +195,23 @@ async def test_statistics_hold_no_content_of_our_tables(postgresql_url: str) -> 
     statistics = execute(postgresql_url, f"SELECT {values} FROM pg_stats {where}")  # noqa: S608
     assert statistics
     assert WORDS not in str(statistics)
+
+
+async def test_a_deep_erasure_is_finished_as_one(
+    postgresql_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A deep erasure that was cut short rewrites the tables, and says what nobody looked for."""
+
+    async def interrupted(*_arguments: Any, **_options: Any) -> Any:
+        raise InterruptedError
+
+    with monkeypatch.context() as during:
+        during.setattr(verifying, "clean", interrupted)
+        with pytest.raises(InterruptedError):
+            await erased(postgresql_url, deep=True)
+    async with DurableSessionService.from_url(postgresql_url) as sessions:
+        (receipt,) = await sessions.erasure.resume()
+    assert receipt.level == "heap"
+    assert receipt.steps["vacuum full"] == "done"
+    assert any("lost" in reason for reason in receipt.not_checked)
+    assert not left(postgresql_url)
