@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -25,9 +27,13 @@ from profiles.planner import app, responses, say
 from profiles.test_agents import DONE, PERSON, SAVE, Script, call
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
+    from google.adk.events.event import Event
+
     from adk_memory_ext.facts import Fact
+    from backends import Backend, Place
 
 
 # --- Which value wins
@@ -240,7 +246,50 @@ async def test_a_save_refused_at_the_end_costs_the_turn_nothing_else() -> None:
         assert values(await sessions.profiles.recall(**PERSON)) == {"dietary": "vegetarian"}
 
 
+async def test_forgetting_while_others_save_ends_one_way_or_the_other(
+    sessions: DurableSessionService,
+) -> None:
+    """Each save is either forgotten whole or stands whole, with the history since."""
+    await asyncio.gather(
+        *(
+            sessions.profiles.save(NewFact(key="a", value=number), **OWNER)
+            if number % 2
+            else sessions.profiles.forget("a", **OWNER)
+            for number in range(40)
+        )
+    )
+    history = await sessions.profiles.history("a", **OWNER)
+    assert [fact.supersedes for fact in history[1:]] == [fact.revision for fact in history[:-1]]
+    current = {fact.key: fact.value for fact in history if fact.retired_at is None}
+    assert values(await sessions.profiles.recall(**OWNER)) == current
+    assert bool(await sessions.profiles.forget("a", **OWNER)) == bool(current)
+    assert await sessions.profiles.history("a", **OWNER) == ()
+
+
 # --- What follows from the log
+
+
+def always(city: str, _events: Sequence[Event]) -> list[NewFact]:
+    """Finds the same city in every log."""
+    return [NewFact(key="city", value=city)]
+
+
+async def test_a_wrong_projection_is_made_again(backend: Backend, place: Place) -> None:
+    """What an earlier version of an extractor had found goes, with what was derived from it."""
+    if not backend.durable:
+        pytest.skip("the next version needs what the last one left")
+    for city in ("Porto", "Lisbon"):
+        async with backend.open(place) as sessions:
+            assert isinstance(sessions, DurableSessionService)
+            await sessions.get_or_create_session(**OWNER, session_id="s")
+            sessions.profiles.register_extractor("trips", partial(always, city))
+            await sessions.profiles.rebuild(**OWNER, session_id="s")
+            known = await sessions.profiles.recall(**OWNER)
+            if city == "Porto":
+                hotel = inferred("hotel", "Ribeira", derived_from=("city",))
+                await sessions.profiles.save(hotel, **OWNER)
+    (fact,) = known.facts
+    assert (fact.value, fact.is_conflict) == ("Lisbon", False)
 
 
 async def test_a_rebuild_removes_what_was_derived_from_a_wrong_value(
@@ -284,6 +333,22 @@ async def test_an_expired_key_does_not_open_a_full_profile() -> None:
         await sessions.profiles.save(stated("new", 1), **OWNER)
         with pytest.raises(FactRejectedError, match="holds 1 facts"):
             await sessions.profiles.save(stated("old", 2, at=2), **OWNER)
+
+
+@pytest.mark.parametrize(
+    ("limits", "reason"),
+    [
+        (ProfileLimits(text_characters=9), "one may have 9"),
+        (ProfileLimits(value_bytes=11), "a value holds 11"),
+    ],
+)
+async def test_an_app_sets_its_own_limits(limits: ProfileLimits, reason: str) -> None:
+    """Up to its limit a value is kept, and one character more is refused."""
+    async with DurableSessionService.from_url(profile_limits=limits) as sessions:
+        await sessions.profiles.save(stated("note", "x" * 9), **OWNER)
+        with pytest.raises(FactRejectedError, match=reason):
+            await sessions.profiles.save(stated("note", "x" * 10, at=1), **OWNER)
+        assert values(await sessions.profiles.recall(**OWNER)) == {"note": "x" * 9}
 
 
 async def test_a_value_is_measured_as_utf8() -> None:
