@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gc
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -19,7 +20,7 @@ from google.adk.runners import Runner
 from google.adk.sessions.in_memory_session_service import InMemorySessionService
 from google.genai import types
 
-from adk_memory_ext import History, Media, MemoryPlugin, ShownMedia
+from adk_memory_ext import History, Media, MemoryPlugin, Pruning, RetentionPolicy, ShownMedia
 from adk_memory_ext import media as media_module
 from adk_memory_ext.errors import ConfigurationError
 from adk_memory_ext.history.tokens import content_tokens
@@ -269,6 +270,23 @@ async def test_a_deleted_event_takes_its_artifact(place: Place) -> None:
         await sessions.history.delete(session, [events[1].id])
         assert PICTURE not in artifact_bytes(place.folder)
         assert await artifacts.list_artifact_keys(**KEY) == []
+
+
+async def test_a_swept_event_takes_its_artifact(place: Place) -> None:
+    """A sweep that prunes a log removes media to which nothing in it refers any more."""
+    policy = RetentionPolicy(history=Pruning(older_than=timedelta(0), keep=1))
+    async with with_media(place, Media(artifacts=files(place.folder))) as sessions:
+        session = await sessions.create_session(**KEY)
+        event = said("look", invocation="turn-0")
+        assert event.content
+        event.content.parts = [picture()]
+        await sessions.append_event(session, event)
+        await sessions.append_event(session, said("and?", invocation="turn-1"))
+        await sessions.erasure.sweep(policy, dry_run=True)
+        assert PICTURE in artifact_bytes(place.folder)
+        swept = await sessions.erasure.sweep(policy)
+        assert swept.counts["events"] == 1
+        assert PICTURE not in artifact_bytes(place.folder)
 
 
 async def test_a_medium_that_is_gone_is_words(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from adk_memory_ext.errors import CapabilityError, ConfigurationError, MemoryExt
 from adk_memory_ext.records import SessionId
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
     from google.adk.artifacts.base_artifact_service import BaseArtifactService
     from google.adk.memory.base_memory_service import BaseMemoryService
@@ -306,13 +306,6 @@ class Erasure:
             self._deletions.add(queued)
         return None
 
-    async def erase_media(self, session: SessionId, names: Collection[str]) -> None:
-        """Erases artifacts of a session to which no event of it refers any more.
-
-        Each that cannot be erased is a line in the log; it goes with its session.
-        """
-        await self._elsewhere.erase_artifacts(session, names)
-
     async def delete_session(
         self, *, app_name: str, user_id: str, session_id: str, verified: bool = True
     ) -> bool:
@@ -438,6 +431,8 @@ class Erasure:
             deleted, begun = await database.write(
                 lambda tx: delete_as(tx, erasure_id, facts, key, work)
             )
+            for session, names in deleted.media:
+                await self._elsewhere.erase_artifacts(session, names)
             if not deleted.is_empty:
                 job = await self._job(erasure_id, begun, facts, deleted.texts)
                 queued = Queued(job, lock)

@@ -155,6 +155,7 @@ def _deleted(
     texts: list[str] = []
     names: list[str] = []
     counts: Counter[str] = Counter()
+    media: list[tuple[SessionId, frozenset[str]]] = []
     size, last = 0, 0
     for key, session in found:
         last = key
@@ -164,11 +165,12 @@ def _deleted(
             continue
         texts += deleted.texts
         names += deleted.names
+        media += deleted.media
         counts.update(deleted.counts)
         size += sum(map(len, deleted.texts))
         if size > _MOST_CHARACTERS:
             break
-    return Deleted(texts, dict(counts), names), last
+    return Deleted(texts, dict(counts), names, media=media), last
 
 
 # --- State

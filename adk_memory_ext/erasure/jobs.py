@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from adk_memory_ext.erasure.physical import Cleaned
     from adk_memory_ext.erasure.searched_values import SearchedValues
     from adk_memory_ext.erasure.subjects import Facts, Forks, Subject
+    from adk_memory_ext.records import SessionId
     from adk_memory_ext.sql_sessions import Database
     from adk_memory_ext.statements import Transaction
 
@@ -55,6 +56,8 @@ class Deleted:
     """What names the subject, or all of several: only an HMAC of it is kept."""
     steps: Mapping[str, str] = field(default_factory=dict)
     """What else was done, and how it went."""
+    media: Sequence[tuple[SessionId, frozenset[str]]] = ()
+    """Artifacts of sessions to which no event refers any more."""
 
     @property
     def is_empty(self) -> bool:

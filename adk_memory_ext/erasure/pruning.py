@@ -191,13 +191,9 @@ class StoredHistory:
             return deleted_events(tx, identity, removed)
 
         self._store()
-        try:
-            receipt = await self._erasure.erase_rows(
-                kind, deleting, requested_by=requested_by, in_background=in_background
-            )
-        finally:
-            if removed is not None and removed.media:
-                await self._erasure.erase_media(identity, removed.media)
+        receipt = await self._erasure.erase_rows(
+            kind, deleting, requested_by=requested_by, in_background=in_background
+        )
         why = {} if removed is None else removed.why
         return Pruned(sum(why.values()), why, receipt)
 
@@ -232,4 +228,6 @@ def deleted_events(tx: Transaction, session: SessionId, removed: Removed) -> Del
         texts += cut.texts
     counts = {"events": sum(removed.why.values()), "reports on requests": removed.requests}
     names = [session.app_name, session.user_id, session.session_id, *sorted(removed.event_ids)]
-    return Deleted(texts, {name: count for name, count in counts.items() if count}, names)
+    counts = {name: count for name, count in counts.items() if count}
+    media = [(session, removed.media)] if removed.media else []
+    return Deleted(texts, counts, names, media=media)
