@@ -103,7 +103,7 @@ class ProfileToolset(BaseToolset):
         context = tool_context.get_invocation_context()
         try:
             recalled = await _profiles(context).recall(
-                keys,
+                keys or None,
                 **_owner(context),
                 agent=tool_context.agent_name,
                 budget_tokens=self._budget_tokens,

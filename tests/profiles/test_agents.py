@@ -184,6 +184,16 @@ async def test_a_saved_fact_knows_the_message_it_came_from(
     assert fact.observed_at == pytest.approx(message.timestamp, abs=1e-5)
 
 
+async def test_a_list_of_no_keys_is_no_wish_for_an_empty_profile(
+    sessions: DurableSessionService,
+) -> None:
+    """Models send an empty list where they mean everything, and get everything."""
+    await sessions.profiles.save(stated("dietary", "vegetarian"), **PERSON)
+    model = Script(parts=[call("recall_profile", keys=[]), DONE])
+    (told,) = responses(await say(sessions, "s", "hello", of=app(model)))
+    assert '"vegetarian"' in told["profile"]
+
+
 async def test_what_a_tool_cannot_do_is_told_to_the_model(sessions: DurableSessionService) -> None:
     """A refused fact is an error in the tool's answer, and the turn goes on."""
     model = Script(parts=[call("save_profile", key="No Slug", value="x"), DONE])
