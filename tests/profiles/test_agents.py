@@ -325,6 +325,20 @@ async def test_the_preload_keeps_its_budget(sessions: DurableSessionService) -> 
     assert recalled.left_out == ("k1",)
 
 
+async def test_the_preload_works_alone(sessions: DurableSessionService) -> None:
+    """As the only plugin of an app it says what it says as a part of `MemoryPlugin`."""
+    await sessions.profiles.save(stated("dietary", "vegetarian"), **PERSON)
+    models = [Script(parts=[DONE]), Script(parts=[DONE])]
+    for number, model in enumerate(models):
+        planner = app(model)
+        if number:
+            planner = planner.model_copy(update={"plugins": [PreloadProfile()]})
+        await say(sessions, f"s{number}", "hello", of=planner)
+    as_part, alone = (str(model.heard[0].config.system_instruction) for model in models)
+    assert '"vegetarian"' in alone
+    assert alone == as_part
+
+
 async def test_a_user_without_facts_pays_no_token(sessions: DurableSessionService) -> None:
     """Without facts the request is what it would be without the plugin."""
     models = [Script(parts=[DONE]), Script(parts=[DONE])]
