@@ -252,10 +252,10 @@ class WatchedState(dict[str, Any]):
     def _owed(self) -> list[str]:
         """Returns the keys that were written directly and do not hold what they held before."""
         for key, (value, before) in self._handed_out.items():
-            if self._peek(key) is value and value != before:
+            if self._peek(key) is value and _differs(value, before):
                 self._written.setdefault(key, before)
         for key, (value, before) in self._lent.items():
-            if self._peek(key) is value and value != before and not _has_json_form(value):
+            if self._peek(key) is value and _differs(value, before) and not _has_json_form(value):
                 self._written.setdefault(key, before)
         return [key for key, before in self._written.items() if not _same(self._peek(key), before)]
 
@@ -273,14 +273,14 @@ class WatchedState(dict[str, Any]):
                 or isinstance(value, _IMMUTABLE)
                 or str(key).startswith(_TEMPORARY)
             ):
-                self._handed_out[key] = (value, copy.deepcopy(value))
+                _keep_copy(self._handed_out, key, value)
         elif (tool := current_tool.get()) is not None:
             tool.saw(self, key, value)
 
     def _lend(self, key: str, value: Any) -> None:
         """Notes a value that a context hands out."""
         if not (key in self._lent or key.startswith(_TEMPORARY) or self._is_typed(key)):
-            self._lent[key] = (value, copy.deepcopy(value))
+            _keep_copy(self._lent, key, value)
 
     def _note_write(self, key: str, before: Any, *, direct: bool) -> None:
         if direct and not str(key).startswith(_TEMPORARY):
@@ -313,6 +313,24 @@ def _is_direct(caller: str) -> bool:
 def _as_it_is(value: Any) -> Any:
     """Returns a copy that a change of the container does not reach."""
     return value.copy() if isinstance(value, _CONTAINERS) else value
+
+
+def _keep_copy(copies: dict[str, tuple[Any, Any]], key: str, value: Any) -> None:
+    """Notes a value with what it is now, unless that cannot be told later."""
+    try:
+        before = copy.deepcopy(value)
+        if value != before:
+            return
+    except Exception:  # noqa: BLE001  # a lock, say: whoever reads it need not care
+        return
+    copies[key] = (value, before)
+
+
+def _differs(value: Any, before: Any) -> bool:
+    try:
+        return bool(value != before)
+    except Exception:  # noqa: BLE001  # it can be told that it was equal to its copy once
+        return True
 
 
 def _has_json_form(value: Any) -> bool:

@@ -17,6 +17,7 @@ from google.adk.cli.cli_tools_click import main as adk_command_line
 
 from adk_memory_ext.erasure.sqlite_work import work_on
 from adk_memory_ext.service import DurableSessionService
+from backends import SOAK
 from conversation import said
 from forks import context
 from servers import HANG_SECONDS
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _NOBODY: Final = 65534
+_PATIENCE: Final = 30 * HANG_SECONDS if SOAK else HANG_SECONDS
+"""Seconds for what a process does: full counts take minutes."""
 
 
 def in_processes(count: int, function: Callable[..., T], *arguments: Any) -> list[T]:
@@ -37,7 +40,7 @@ def in_processes(count: int, function: Callable[..., T], *arguments: Any) -> lis
         count, mp_context=context(), initializer=_meet, initargs=(barrier,)
     ) as processes:
         jobs = [processes.submit(function, number, *arguments) for number in range(count)]
-        return [job.result(HANG_SECONDS) for job in jobs]
+        return [job.result(_PATIENCE) for job in jobs]
 
 
 def _meet(barrier: Barrier) -> None:

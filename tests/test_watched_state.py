@@ -7,6 +7,7 @@ import copy
 import gc
 import json
 import pickle
+import threading
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -152,6 +153,29 @@ async def test_a_change_in_place_that_adk_does_not_record_is_kept(
         "user:tags": [["a"]],
     }
     assert replay(stored.events, start) == stored.state
+
+
+class Odd:
+    """Can be compared with nothing."""
+
+    def __eq__(self, other: object) -> bool:
+        raise TypeError
+
+    def __hash__(self) -> int:
+        return 0
+
+
+async def test_a_value_that_cannot_be_copied_or_compared_can_be_read() -> None:
+    """What one callback leaves in the state another one finds, as in plain ADK."""
+    async with DurableSessionService.from_url("") as sessions:
+        session = await begun(sessions)
+        first, second = State(session.state, {}), State(session.state, {})
+        for value in ([threading.Lock()], [Odd()]):
+            first["k"] = value
+            assert second["k"] is value
+            assert session.state["k"] is value
+        await sessions.append_event(session, said("next"))
+        assert (await found(sessions)).state == {}
 
 
 over_every_kind = pytest.mark.parametrize(
