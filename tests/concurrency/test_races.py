@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -44,7 +45,9 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 def opened(url: str) -> DurableSessionService:
     """Returns a service with few connections, because several processes have one each."""
-    return DurableSessionService.from_url(url, pool_size=4, max_overflow=4)
+    return DurableSessionService.from_url(
+        url, pool_size=4, max_overflow=4, pool_timeout=timedelta(minutes=10)
+    )
 
 
 @pytest.fixture
