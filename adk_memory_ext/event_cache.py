@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from adk_memory_ext.event_copies import Copier, model_copier, without_collection
+from adk_memory_ext.event_copies import Copier, model_copier
 from adk_memory_ext.stored_events import decode_event
 from adk_memory_ext.untouched_events import untouched
 
@@ -123,7 +123,7 @@ class EventCache:
         Raises:
             CorruptRecordError: When a text is no event.
         """
-        with self._lock, without_collection():
+        with self._lock:
             before = []
             if known:
                 before = [entry.events[at] for at in sorted(entry.events) if at <= known]

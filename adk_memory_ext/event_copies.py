@@ -8,16 +8,13 @@ everything else (texts, numbers, `None`) is shared.
 from __future__ import annotations
 
 import copy
-import gc
-import threading
-from contextlib import contextmanager
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from pydantic import BaseModel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 T = TypeVar("T")
 
@@ -89,25 +86,3 @@ def model_copier(model: BaseModel) -> Copier:
         return result
 
     return copied
-
-
-_pausing: Final = threading.Lock()
-_pauses: list[bool] = []
-
-
-@contextmanager
-def without_collection() -> Iterator[None]:
-    """Keeps Python from looking for cycles meanwhile: making 10,000 events takes half the time.
-
-    There are none in events, and each look goes over all that was made so far.
-    """
-    with _pausing:
-        _pauses.append(gc.isenabled() if not _pauses else _pauses[0])
-        gc.disable()
-    try:
-        yield
-    finally:
-        with _pausing:
-            was_enabled = _pauses.pop()
-            if not _pauses and was_enabled:
-                gc.enable()

@@ -13,17 +13,13 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from google.adk.events.event import Event
 
-from adk_memory_ext.event_copies import without_collection
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 _HELD: Final = ("__dict__", "__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__")
 """All that an instance of a pydantic model holds, and what pydantic's own `__copy__` copies."""
-_COPIES: Final = "__pydantic_private__"
-_INDEX: Final = "__pydantic_extra__"
-"""Where an untouched event keeps which copy of which load it will be."""
-_MOST_AHEAD: Final = 256
+_ORIGINAL: Final = "__pydantic_private__"
+"""Where an untouched event keeps what it will be a copy of."""
 
 _new: Final = object.__new__
 _get: Final = object.__getattribute__
@@ -37,37 +33,6 @@ class Original(Protocol):
 
     def copy(self) -> Event:
         """Returns an event that shares nothing with any other."""
-
-
-class _Copies:
-    """Copies of the events of one load; whoever reads on, either way, finds the next ones made.
-
-    Made many at a time, because Python looks for cycles after every few events otherwise, and goes
-    over all that was made so far: that takes longer than the copies.
-    """
-
-    def __init__(self, originals: Sequence[Original]) -> None:
-        self._originals = originals
-        self._made: dict[int, Event] = {}
-        self._last = -2
-        self._ahead = 1
-
-    def take(self, index: int) -> Event:
-        copied = self._made.pop(index, None) or self._make(index)
-        self._last = index
-        return copied
-
-    def _make(self, index: int) -> Event:
-        way = index - self._last
-        if abs(way) != 1:
-            self._ahead = 1
-            return self._originals[index].copy()
-        self._ahead = min(2 * self._ahead, _MOST_AHEAD)
-        end = max(-1, min(index + way * self._ahead, len(self._originals)))
-        with without_collection():
-            for place in range(index + way, end, way):
-                self._made[place] = self._originals[place].copy()
-            return self._originals[index].copy()
 
 
 class UntouchedEvent(Event):
@@ -84,12 +49,10 @@ def untouched(originals: Sequence[Original]) -> list[Event]:
 
     Safe for threads. What an original says must not change meanwhile.
     """
-    copies = _Copies(originals)
     events: list[Event] = []
-    for index in range(len(originals)):
+    for original in originals:
         event = _new(UntouchedEvent)
-        _put(event, _COPIES, copies)
-        _put(event, _INDEX, index)
+        _put(event, _ORIGINAL, original)
         events.append(event)
     return events
 
@@ -98,7 +61,7 @@ def _touch(event: Event) -> None:
     with _touching:
         if type(event) is not UntouchedEvent:
             return  # another thread was first
-        copied = _get(event, _COPIES).take(_get(event, _INDEX))
+        copied = _get(event, _ORIGINAL).copy()
         for name in _HELD:
             _put(event, name, getattr(copied, name))
         # Last: from here on others look at it without asking.

@@ -16,7 +16,7 @@ from sqlalchemy import text as sql_text
 
 from adk_memory_ext.errors import ConfigurationError, CorruptRecordError
 from adk_memory_ext.event_cache import EventCache
-from adk_memory_ext.event_copies import copier_of, without_collection
+from adk_memory_ext.event_copies import copier_of
 from adk_memory_ext.records import SessionId
 from adk_memory_ext.service import DurableSessionService
 from adk_memory_ext.sql_sessions import SqlSessionService
@@ -119,24 +119,18 @@ def test_a_copy_is_equal_and_shares_nothing(value: Any) -> None:
     assert share_nothing(event, copy)
 
 
-def test_the_collector_goes_on_after_the_last_of_several() -> None:
-    """Collection stands still as long as anybody wants it to, and is as it was afterwards."""
-    assert gc.isenabled()
-    with without_collection():
-        with without_collection():
-            assert not gc.isenabled()
-        assert not gc.isenabled()
-    assert gc.isenabled()
-    gc.disable()
-    try:
-        with without_collection():
-            pass
-        assert not gc.isenabled()
-    finally:
-        gc.enable()
-
-
 # --- Loads
+
+
+async def test_the_garbage_collector_is_left_alone(
+    sessions: DurableSessionService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No load switches off, even for a moment, what belongs to the whole process."""
+    await filled(sessions)
+    for name in ("disable", "enable", "freeze", "set_threshold"):
+        monkeypatch.delattr(gc, name)
+    for _number in range(2):
+        assert [event.author for event in (await loaded(sessions)).events]
 
 
 async def test_a_second_load_is_equal_and_shares_nothing(sessions: DurableSessionService) -> None:

@@ -141,7 +141,7 @@ def test_in_whatever_order_they_are_read_each_is_itself(places: list[int], back:
     assert len({id(event.actions.state_delta) for event in events}) == 300
 
 
-def test_whoever_reads_on_has_the_next_ones_made_and_not_twice() -> None:
+def test_a_log_that_is_read_is_copied_once() -> None:
     """A whole log that is read from one end to the other is copied once."""
     kept = [Kept(EVENT) for _number in range(1_000)]
     assert [event.author for event in untouched(kept)] == ["user"] * 1_000
