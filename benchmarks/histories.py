@@ -163,13 +163,9 @@ async def _time_load(
 ) -> float:
     """Returns the milliseconds that one `get_session` takes, with Python's collector as it is.
 
-    With `read`, a look at the text of every event is part of it. Before a load of all events, what
-    the contender before has left is collected; a few events leave too little to be worth it.
+    With `read`, a look at the text of every event is part of it. After a load of many events, what
+    it has left is collected; a few events leave too little to be worth it.
     """
-    if config is None:
-        # The event loop holds the result that woke this task until the task waits once more.
-        await asyncio.sleep(0)
-        gc.collect()
     start = perf_counter()
     session = await _load(service, name, config)
     if read and not all(event.content and event.content.parts for event in session.events):
@@ -177,6 +173,12 @@ async def _time_load(
     elapsed = perf_counter() - start
     if not session.events:
         raise AssertionError(f"{name} came back empty")
+    is_long = len(session.events) > _SHORT
+    del session
+    if is_long:
+        # The event loop holds the result that woke this task until the task waits once more.
+        await asyncio.sleep(0)
+        gc.collect()
     return elapsed * _MILLISECONDS
 
 

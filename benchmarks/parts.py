@@ -7,6 +7,7 @@ what one part leaves in memory must not slow the next one.
 from __future__ import annotations
 
 import asyncio
+import logging
 import multiprocessing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -122,6 +123,8 @@ class Part:
 
 def _measure_and_send(part: Part, sender: Connection) -> None:
     """Runs in the part's own process."""
+    # An offline model reports no use of tokens, which ADK would say at each call.
+    logging.getLogger("google_adk").setLevel(logging.ERROR)
     measured = asyncio.run(part.measure(lambda done: sender.send(float(done))))
     sender.send(measured)
     sender.close()
