@@ -19,7 +19,7 @@ help:
 	@echo "make test    run the tests"
 	@echo "make check   format, lint, types and import directions"
 	@echo "make soak    run the randomised tests with their full counts"
-	@echo "make bench   measure against other stores and write docs/benchmarks.md (ten minutes)"
+	@echo "make bench   measure against other stores and write docs/benchmarks.md (a quarter of an hour)"
 	@echo "make format  rewrite the code in the project's format"
 
 demo: $(VENV)/.installed-demo

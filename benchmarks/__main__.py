@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     add = parser.add_argument
-    add("--quick", dest="effort", action="store_const", const="quick", help="one or two minutes")
+    add("--quick", dest="effort", action="store_const", const="quick", help="four minutes")
     add("--tiny", dest="effort", action="store_const", const="tiny", help="seconds, for tests")
     add("--dir", type=Path, default=_WORK, help="where the databases lie while it runs")
     add("--allow-memory", action="store_true", help="allow a --dir that is no disk (tmpfs)")

@@ -73,7 +73,7 @@ Python sets it.
 Histories are seeded by `append_event` for ours, and for ADK by the rows that its own table models
 make, in one transaction; `benchmarks/histories.py` shows how.
 
-To reproduce: `make bench`, under ten minutes; `make bench BENCH=--quick` takes one or two and
+To reproduce: `make bench`, a quarter of an hour; `make bench BENCH=--quick` takes four minutes and
 leaves this page alone. `BENCH='--dir /mnt/disk'` chooses the disk and `ADK_MEMORY_TEST_POSTGRESQL`
 the server."""
 
