@@ -128,7 +128,9 @@ class Appends:
             try:
                 asks = self._take_requests(session, event)
                 if isinstance(session.state, WatchedState):
-                    event.actions.state_delta = self._with_what_is_owed(session.state, event)
+                    owed = self._what_is_owed(session.state, event)
+                    if owed:
+                        event.actions.state_delta = {**delta, **owed}
                 if not self._is_ours:
                     event.actions.state_delta = normalised(event.actions.state_delta)
                 if self._initial_state is None:
@@ -174,8 +176,8 @@ class Appends:
                 type(error).__name__,
             )
 
-    def _with_what_is_owed(self, state: WatchedState, event: Event) -> dict[str, Any]:
-        """Returns the event's delta with what was written to the state and stands in none.
+    def _what_is_owed(self, state: WatchedState, event: Event) -> dict[str, Any]:
+        """Returns what was written to the state and does not stand so in the event's delta.
 
         Raises:
             StateRejectedError: When such writes are refused; they are undone.
@@ -201,7 +203,7 @@ class Appends:
             unsaved = {key: Remove() if v is MISSING else v for key, v in unsaved.items()}
         else:
             unsaved = {key: None if v is MISSING else v for key, v in unsaved.items()}
-        return {**delta, **state.merged_in(delta), **unsaved}
+        return {**state.merged_in(delta), **unsaved}
 
     async def _store(self, session: Session, event: Event, turn: Turn | None) -> Event:
         for _attempt in range(_ATTEMPTS):

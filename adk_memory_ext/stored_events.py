@@ -173,6 +173,10 @@ def _change(value: Any, name: str, normaliser: Normaliser, removed: Container[st
     return Put(normaliser.value(value, name))
 
 
+_EMPTY: Final = frozenset({dict, list})
+"""Of which an empty one is read back as it is, and of which an event has many."""
+
+
 def _kept_model(model: M, path: str, normaliser: Normaliser) -> M:
     """Returns the model as it will be read back: a copy where something had to change."""
     free = _free_fields(type(model))
@@ -180,7 +184,10 @@ def _kept_model(model: M, path: str, normaliser: Normaliser) -> M:
     for name, value in model.__dict__.items():
         if value is None or name == "state_delta":
             continue
-        if type(value) is str and is_storable(value):
+        kind = type(value)
+        if kind is bool or (kind is str and is_storable(value)):
+            continue
+        if kind in _EMPTY and not value:
             continue
         place = f"{path}.{name}" if path else name
         kept = (

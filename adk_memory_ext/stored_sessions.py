@@ -73,15 +73,16 @@ def temporary(delta: Mapping[Any, Any]) -> dict[str, Any]:
 
 def commit(session: Session, event: Event, ready: ReadyEvent, appended: Appended) -> None:
     """Makes the objects in memory say what is stored."""
-    kept = temporary(event.actions.state_delta)
+    values = temporary(event.actions.state_delta)
     match_stored(event, ready, appended)
-    session.state.update(kept)
     for key, value in appended.outcome.items():
         if value is MISSING:
             session.state.pop(key, None)
         else:
             # A container of its own, so that a change of the state in place leaves the event alone.
-            session.state[key] = copy.deepcopy(value) if isinstance(value, dict | list) else value
+            values[key] = copy.deepcopy(value) if isinstance(value, dict | list) else value
+    if values:
+        session.state.update(values)
     session.events.append(event)
     if appended.revision is not None:
         session.last_update_time = microseconds(appended.timestamp) / MICROSECONDS
