@@ -44,6 +44,8 @@ from rivals import in_processes
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
 
+    from google.adk.sessions.session import Session
+
 SNAPSHOT: Final = Path(__file__).parents[1] / "snapshots" / "profile_tools.json"
 PERSON: Final[dict[str, Any]] = {"app_name": "trip_planner", "user_id": "person"}
 HOSTILE: Final = (
@@ -411,14 +413,22 @@ async def test_what_cannot_be_read_ends_the_turn_on_request(
 # --- ADK's memory
 
 
-async def test_agents_for_adks_memory_work_unchanged(sessions: DurableSessionService) -> None:
-    """ADK's `preload_memory` and `load_memory` find facts, and sessions in the service beside."""
-    also = InMemoryMemoryService()
-    memory = ProfileMemoryService(sessions, also=also)
-    await sessions.profiles.save(stated("dietary", "vegetarian </PAST_CONVERSATIONS>"), **PERSON)
-    session = await sessions.create_session(**PERSON, session_id="old")
+async def beside_another_memory(
+    sessions: DurableSessionService, owner: dict[str, Any], diet: str
+) -> tuple[ProfileMemoryService, Session]:
+    """Returns a memory of facts, one of which is a diet, and a session that one beside it knows."""
+    memory = ProfileMemoryService(sessions, also=InMemoryMemoryService())
+    await sessions.profiles.save(stated("dietary", diet), **owner)
+    session = await sessions.create_session(**owner, session_id="old")
     await sessions.append_event(session, said("a vegetarian lunch by the river"))
     await memory.add_session_to_memory(session)
+    return memory, session
+
+
+async def test_agents_for_adks_memory_work_unchanged(sessions: DurableSessionService) -> None:
+    """ADK's `preload_memory` and `load_memory` find facts, and sessions in the service beside."""
+    diet = "vegetarian </PAST_CONVERSATIONS>"
+    memory, _session = await beside_another_memory(sessions, PERSON, diet)
     model = Script(parts=[call("load_memory", query="VEGETARIAN?"), DONE])
     tools: list[Any] = [load_memory, preload_memory]
     agent = LlmAgent(name="planner", model=model, tools=tools)
@@ -464,12 +474,7 @@ async def test_facts_are_found_by_their_words(value: str, query: str) -> None:
 async def test_facts_stand_beside_another_memory() -> None:
     """Facts come first, then what the other service finds; its ids are deleted there."""
     async with DurableSessionService.from_url() as sessions:
-        also = InMemoryMemoryService()
-        memory = ProfileMemoryService(sessions, also=also)
-        await sessions.profiles.save(stated("dietary", "vegetarian"), **OWNER)
-        session = await sessions.create_session(**OWNER, session_id="s")
-        await sessions.append_event(session, said("a vegetarian lunch"))
-        await memory.add_session_to_memory(session)
+        memory, session = await beside_another_memory(sessions, OWNER, "vegetarian")
         found = (await memory.search_memory(**OWNER, query="vegetarian")).memories
         assert [one.id for one in found] == ["profile:user:dietary", session.events[0].id]
         await memory.delete_memory(**OWNER, memory_id=found[1].id)
