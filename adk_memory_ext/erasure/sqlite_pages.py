@@ -117,21 +117,21 @@ class SlackReader:
                         and block[end:cells] == zeros[: cells - end]
                         and number not in self._unusual
                         and number <= self.pages
-                        and (not free or self._are_clean(block, begin, free))
+                        and not (free and any(self._freeblocks(number, block, begin, free)))
                     ):
                         continue
                 yield first + index, block[begin : begin + size]
 
-    def _are_clean(self, block: bytes, begin: int, free: int) -> bool:
-        """Whether the freeblocks of the page that begins there are zeros, from one of them on."""
+    def _freeblocks(self, number: int, block: bytes, begin: int, free: int) -> Iterator[bytes]:
+        """Gives what is not zero of the freeblocks of the page that begins there, from one on."""
         while free:
             following, size = _FREEBLOCK.unpack_from(block, begin + free)
-            end = begin + free + size
-            is_zero = block[begin + free + 4 : end] == self._zeros[: size - 4]
-            if not is_zero or free + size > self._usable or (following and following <= free):
-                return False
+            if free + size > self._usable or (following and following <= free):
+                raise MalformedFileError(f"the freeblocks of page {number} are broken")
+            region = block[begin + free + 4 : begin + free + size]
+            if region != self._zeros[: len(region)]:
+                yield region
             free = following
-        return True
 
     def _all_pages(self) -> Iterator[tuple[int, bytes]]:
         size = self.page_size
@@ -202,12 +202,7 @@ class SlackReader:
         if not end <= content <= self._usable:
             raise MalformedFileError(f"page {number} is broken")
         yield page[end:content]
-        while free:
-            following, size = _FREEBLOCK.unpack_from(page, free)
-            if free + size > self._usable or (following and following <= free):
-                raise MalformedFileError(f"the freeblocks of page {number} are broken")
-            yield page[free + 4 : free + size]
-            free = following
+        yield from self._freeblocks(number, page, 0, free)
 
     def _note_overflows_of(self, number: int, page: bytes) -> None:
         """Notes what overflows of the cells of a tree's page."""
