@@ -80,7 +80,8 @@ def load_window(
         # What was said before it is what the model now goes on from.
         start = _aligned(tx, parameters, window.start(hidden - 1))
     rows = tx.rows("events_from", {**parameters, "sequence": start})
-    found = _open_calls(tx, parameters, start, rewinds) | _summary(tx, parameters, start, rewinds)
+    hidden = _hidden(rewinds)
+    found = _open_calls(tx, parameters, start, hidden) | _summary(tx, parameters, start, hidden)
     return [*sorted(found.items()), *rows]
 
 
@@ -89,18 +90,17 @@ def open_calls(tx: Transaction, parameters: Mapping[str, Any], start: int) -> li
 
     Nothing that a rewind or a restore has hidden.
     """
-    rewinds = _rewinds(tx, parameters, start)
-    return sorted(_open_calls(tx, parameters, start, rewinds).items())
+    hidden = _hidden(_rewinds(tx, parameters, start))
+    return sorted(_open_calls(tx, parameters, start, hidden).items())
 
 
 def _open_calls(
-    tx: Transaction, parameters: Mapping[str, Any], start: int, rewinds: _Rewinds
+    tx: Transaction, parameters: Mapping[str, Any], start: int, hidden: Sequence[range]
 ) -> _Rows:
     if start <= 1:
         return {}
     before = {**parameters, "sequence": start}
     found: _Rows = {}
-    hidden = _hidden(rewinds)
     name = "call_landmarks" if hidden else "open_landmarks"
     calls = [
         sequence
@@ -116,12 +116,11 @@ def _open_calls(
 
 
 def _summary(
-    tx: Transaction, parameters: Mapping[str, Any], start: int, rewinds: _Rewinds
+    tx: Transaction, parameters: Mapping[str, Any], start: int, hidden: Sequence[range]
 ) -> _Rows:
     """Returns the newest summary before `start` that nothing has hidden, if there is one."""
     if start <= 1:
         return {}
-    hidden = _hidden(rewinds)
     for (sequence,) in tx.stream("summaries", {**parameters, "sequence": start}):
         if not _is_in(hidden, sequence):
             return _rows_between(tx, parameters, sequence, sequence)

@@ -185,9 +185,8 @@ def _kept_model(model: M, path: str, normaliser: Normaliser) -> M:
         if value is None or name == "state_delta":
             continue
         kind = type(value)
-        if kind is bool or (kind is str and is_storable(value)):
-            continue
-        if kind in _EMPTY and not value:
+        is_empty = kind in _EMPTY and not value
+        if kind is bool or is_empty or (kind is str and is_storable(value)):
             continue
         place = f"{path}.{name}" if path else name
         kept = (
