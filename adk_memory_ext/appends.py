@@ -6,7 +6,6 @@ import asyncio
 import logging
 import time
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
-from weakref import WeakValueDictionary
 
 from google.adk.errors import StaleSessionError
 from google.adk.errors.session_not_found_error import SessionNotFoundError
@@ -16,6 +15,7 @@ from adk_memory_ext.conflicts import answerable
 from adk_memory_ext.errors import CapabilityError, MemoryExtError, StateRejectedError, TurnError
 from adk_memory_ext.event_times import in_order, microseconds
 from adk_memory_ext.json_values import Normaliser
+from adk_memory_ext.keyed_locks import KeyedLocks
 from adk_memory_ext.loaded_sessions import take_over, unseen
 from adk_memory_ext.records import SessionId
 from adk_memory_ext.rewinds import note_values_before, rewinding_delta
@@ -92,7 +92,7 @@ class Appends:
         self.checkpoints: MakesCheckpointsLater | None = None
         """What makes the checkpoints that events ask for over a foreign service; None: nothing."""
         self._warned: set[str] = set()
-        self._appending: WeakValueDictionary[SessionId, asyncio.Lock] = WeakValueDictionary()
+        self._appending: KeyedLocks[SessionId] = KeyedLocks()
 
     async def append(self, session: Session, event: Event, *, by_holder: bool = False) -> Event:
         """Appends the event; see `DurableSessionService.append_event`.
@@ -122,15 +122,15 @@ class Appends:
         self, identity: SessionId, session: Session, event: Event, turn: Turn | None
     ) -> Event:
         # Tasks may share `session`: each has seen what the one before it appended.
-        lock = self._appending.setdefault(identity, asyncio.Lock())
-        async with lock:
+        await self._appending.acquire(identity)
+        try:
             delta, metadata = event.actions.state_delta, event.custom_metadata
             try:
                 asks = self._take_requests(session, event)
                 if isinstance(session.state, WatchedState):
                     owed = self._what_is_owed(session.state, event)
                     if owed:
-                        event.actions.state_delta = {**delta, **owed}
+                        event.actions.state_delta = {**event.actions.state_delta, **owed}
                 if not self._is_ours:
                     event.actions.state_delta = normalised(event.actions.state_delta)
                 if self._initial_state is None:
@@ -147,6 +147,8 @@ class Appends:
             if asks:
                 await self._make_checkpoints(identity)
             return appended
+        finally:
+            self._appending.release(identity)
 
     def _take_requests(self, session: Session, event: Event) -> bool:
         """Has the event say which checkpoints are made with it; whether any are made afterwards.
@@ -184,7 +186,9 @@ class Appends:
         """
         delta = event.actions.state_delta
         unsaved = state.unsaved(delta)
-        if unsaved and self._on_direct_write == "refuse":
+        if not unsaved:
+            return state.merged_in(delta)
+        if self._on_direct_write == "refuse":
             state.take_back()
             raise StateRejectedError(
                 next(iter(unsaved)),

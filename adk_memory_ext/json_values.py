@@ -17,7 +17,7 @@ from decimal import Decimal
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
-from pydantic_core import PydanticSerializationError, to_jsonable_python
+from pydantic_core import PydanticSerializationError, from_json, to_jsonable_python
 
 from adk_memory_ext.errors import StateRejectedError
 from adk_memory_ext.state_changes import misplaced_change
@@ -222,6 +222,18 @@ def _storable(text: str) -> str:
 encode: Final[Callable[[Mapping[str, Any]], str]] = json.JSONEncoder().encode
 """Returns the text of a JSON object, written as ADK writes it. Our values have come through the
 door; NaN that plain ADK stored in a state stays there."""
+
+
+def decode(text: str) -> Any:
+    """Returns what `json.loads` reads in a JSON text, and faster.
+
+    Raises:
+        ValueError: When it is none.
+    """
+    try:
+        return from_json(text, cache_strings=False)
+    except ValueError:  # plain ADK stores lone surrogates and deeper nesting
+        return json.loads(text)
 
 
 def exact_for_jsonb(text: str) -> str:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from google.adk.sessions.session import Session
 
 
-@dataclass(frozen=True, slots=True)
-class SessionId:
-    """What names one session."""
+class SessionId(NamedTuple):
+    """What names one session; a tuple, because it is hashed more often than anything else."""
 
     app_name: str
     user_id: str

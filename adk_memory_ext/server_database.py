@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
-from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from adk_memory_ext import migrations
 from adk_memory_ext.errors import CommitUnknownError, StoreError, StoreUnavailableError
+from adk_memory_ext.keyed_locks import KeyedLocks
+from adk_memory_ext.per_loop import PerLoop
 from adk_memory_ext.statements import Transaction, compile_statements
 from adk_memory_ext.turn_locks import AdvisoryTurnLocks
 
@@ -47,7 +50,8 @@ class ServerDatabase:
         self.is_postgresql: Final = url.get_backend_name() == "postgresql"
         # JSON goes in and out as text, which is where every other database has it.
         as_text = {"json_serializer": str, "json_deserializer": str} if self.is_postgresql else {}
-        self._engine = create_async_engine(
+        open_engine = partial(
+            create_async_engine,
             url,
             **as_text,
             # Whoever waited for a row lock must see what the one before it wrote.
@@ -57,9 +61,10 @@ class ServerDatabase:
             pool_timeout=options.pool_timeout.total_seconds(),
             connect_args=options.connect_arguments(url.get_backend_name()),
         )
-        self._statements = compile_statements(self._engine.dialect)
+        self._engines: Final = PerLoop(open_engine, AsyncEngine.dispose)
+        self._statements = compile_statements(open_engine().dialect)
         self._prepared = False
-        self._preparing = asyncio.Lock()
+        self._preparing: Final[KeyedLocks[None]] = KeyedLocks()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closed = False
         self.turn_locks: Final = AdvisoryTurnLocks(
@@ -96,8 +101,9 @@ class ServerDatabase:
         await asyncio.shield(self._begin(self._run_alone(statements)))
 
     async def _run_alone(self, statements: tuple[str, ...]) -> None:
+        engine = await self._engines.here()
         try:
-            async with self._engine.connect() as connection:
+            async with engine.connect() as connection:
                 alone = await connection.execution_options(isolation_level="AUTOCOMMIT")
                 try:
                     for statement in statements:
@@ -109,16 +115,20 @@ class ServerDatabase:
 
     async def settle(self) -> None:
         """Returns when what was begun before has ended, also what cancelled callers left."""
-        if self._tasks:
-            await asyncio.wait(set(self._tasks))
+        if tasks := self._under_way():
+            await asyncio.wait(tasks)
 
     async def close(self) -> None:
         """Waits for what is under way and closes the connections. May be called twice."""
         self._closed = True
-        while self._tasks:
-            await asyncio.wait(self._tasks)
+        await self.settle()
         await self.turn_locks.close()
-        await self._engine.dispose()
+        await self._engines.close()
+
+    def _under_way(self) -> set[asyncio.Task[Any]]:
+        """Returns what was begun in this event loop; each ends with its own."""
+        loop = asyncio.get_running_loop()
+        return {task for task in self._tasks.copy() if task.get_loop() is loop}
 
     def _begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Starts the task of one operation."""
@@ -152,7 +162,8 @@ class ServerDatabase:
 
     async def _attempt(self, work: Callable[[Transaction], T]) -> T:
         connection: AsyncConnection
-        async with self._engine.connect() as connection:
+        engine = await self._engines.here()
+        async with engine.connect() as connection:
             result = await connection.run_sync(self._work, work)
             try:
                 await connection.commit()
@@ -166,7 +177,8 @@ class ServerDatabase:
 
     async def _look(self, work: Callable[[Transaction], T]) -> T:
         connection: AsyncConnection
-        async with self._engine.connect() as connection:
+        engine = await self._engines.here()
+        async with engine.connect() as connection:
             if self.is_postgresql:  # which says it at the next BEGIN
                 await connection.execution_options(isolation_level="REPEATABLE READ")
             else:  # SQLAlchemy sends a statement at once, and its error as the driver's own
@@ -180,15 +192,19 @@ class ServerDatabase:
         """Brings the tables up to date, once; goes on to its end when the caller is cancelled."""
         if self._prepared:
             return
-        async with self._preparing:
+        await self._preparing.acquire(None)
+        try:
             if not self._prepared:
                 await asyncio.shield(self._started(_repeated(self._prepare_tables)))
+        finally:
+            self._preparing.release(None)
 
     async def _prepare_tables(self) -> None:
-        async with self._engine.connect() as connection:
+        engine = await self._engines.here()
+        async with engine.connect() as connection:
             is_prepared = await connection.run_sync(migrations.is_prepared)
         if not is_prepared:
-            async with self._engine.begin() as connection:
+            async with engine.begin() as connection:
                 try:
                     await connection.run_sync(migrations.prepare)
                 finally:

@@ -67,7 +67,9 @@ class DurableSessionService(BaseSessionService):
     Use it wherever ADK takes a `BaseSessionService`. `from_url` opens a database of its own and
     closes it again; `DurableSessionService(wrapped)` borrows a service that somebody else closes.
 
-    Over every wrapped service, what was appended last is read last, whatever the clock did.
+    Over every wrapped service, what was appended last is read last, whatever the clock did. Over
+    ours, several event loops may use it, one after the other or at once in threads, as
+    `Runner.run` does; on a server each loop has connections of its own, closed when it ends.
 
     Args:
         wrapped: The service that stores the sessions.

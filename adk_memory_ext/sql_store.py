@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from adk_memory_ext import sql_windows
 from adk_memory_ext.errors import CorruptRecordError, InvalidIdError, StateRejectedError
+from adk_memory_ext.json_values import decode
 from adk_memory_ext.records import Revision
 from adk_memory_ext.state_changes import MISSING, UnfitValueError
 
@@ -108,7 +109,7 @@ def decode_state(text: str) -> dict[str, Any]:
         CorruptRecordError: When it is no JSON object.
     """
     try:
-        state = json.loads(text)
+        state = decode(text)
     except ValueError as error:
         raise CorruptRecordError(f"A stored state is no JSON text ({error}).") from None
     if not isinstance(state, dict):

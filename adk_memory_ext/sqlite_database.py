@@ -142,19 +142,19 @@ class SqliteDatabase:
         """
         return self._in_memory or await self._in_writer(_empty_wal, in_transaction=False)
 
-    async def _in_writer(
+    def _in_writer(
         self,
         work: Callable[[SqliteTransaction], T],
         then: Callable[[T], None] | None = None,
         *,
         in_transaction: bool = True,
-    ) -> T:
+    ) -> asyncio.Future[T]:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
         with self._lock:
             self._start()
             self._writes.put(_Write(work, then, loop, future, in_transaction))
-        return await future
+        return future
 
     async def read(self, work: Callable[[Transaction], T]) -> T:
         """Runs `work` over one moment of the database and returns its result."""
@@ -264,12 +264,9 @@ class SqliteDatabase:
                 return batch, True
             if not job.future.cancelled():
                 batch.append(job)
-            if len(batch) == _LARGEST_BATCH:
+            if len(batch) == _LARGEST_BATCH or self._writes.empty():  # nobody else takes any
                 return batch, False
-            try:
-                job = self._writes.get_nowait()
-            except queue.Empty:
-                return batch, False
+            job = self._writes.get()
 
     def _open(self) -> SqliteTransaction:
         connection = self._engine.connect()

@@ -136,7 +136,7 @@ class Put(StateChange):
     __slots__ = _holds = ("value",)
 
     def __init__(self, value: Any) -> None:
-        super().__init__()
+        # Without the member that holds a change: this one is made of a delta, and stands in none.
         self.value: Final = value
 
     def apply(self, old: Any) -> Any:  # noqa: ARG002  # the old value does not matter

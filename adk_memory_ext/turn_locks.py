@@ -7,6 +7,7 @@ import contextlib
 import hashlib
 import os
 import sys
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import text
@@ -15,6 +16,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
 from adk_memory_ext.errors import StoreUnavailableError
+from adk_memory_ext.per_loop import PerLoop
 
 if sys.platform != "win32":
     import fcntl
@@ -115,8 +117,21 @@ class FileTurnLock:
         os.close(self._file)
 
 
+@dataclass(slots=True)
+class _Line:
+    """The connection to a server that holds the locks of one event loop."""
+
+    one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
+    connection: AsyncConnection | None = None
+
+    async def close(self) -> None:
+        connection, self.connection = self.connection, None
+        if connection is not None:
+            await connection.close()
+
+
 class AdvisoryTurnLocks:
-    """Holds the advisory locks of a server in one connection; they end with it.
+    """Holds the advisory locks of a server in one connection a loop; they end with it.
 
     Args:
         url: The server.
@@ -136,8 +151,7 @@ class AdvisoryTurnLocks:
         )
         self._lock_sql: Final = text(lock)
         self._unlock_sql: Final = text(unlock)
-        self._connection: AsyncConnection | None = None
-        self._one_at_a_time = asyncio.Lock()
+        self._lines: Final = PerLoop(_Line, _Line.close)
         self._releases: set[asyncio.Task[Any]] = set()
         self._closed = False
 
@@ -178,11 +192,10 @@ class AdvisoryTurnLocks:
     async def close(self) -> None:
         """Gives everything up by closing the connection."""
         self._closed = True
-        if self._releases:
-            await asyncio.wait(self._releases)
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            await connection.close()
+        loop = asyncio.get_running_loop()
+        if here := {task for task in self._releases.copy() if task.get_loop() is loop}:
+            await asyncio.wait(here)
+        await self._lines.close()
         await self._engine.dispose()
 
     def _give_back(self, attempt: asyncio.Task[bool], name: int | str) -> None:
@@ -195,19 +208,18 @@ class AdvisoryTurnLocks:
             await self._run(self._unlock_sql, name)
 
     async def _run(self, sql: Any, name: int | str) -> bool:
-        async with self._one_at_a_time:
+        line = await self._lines.here()
+        async with line.one_at_a_time:
             if self._closed:
                 raise StoreUnavailableError("The service is closed; nothing was written.")
             try:
-                if self._connection is None or self._connection.invalidated:
-                    self._connection = await self._engine.connect()
-                result = await self._connection.execute(sql, {"name": name})
+                if line.connection is None or line.connection.invalidated:
+                    line.connection = await self._engine.connect()
+                result = await line.connection.execute(sql, {"name": name})
                 return bool(result.scalar())
             except (DBAPIError, OSError) as error:
-                broken, self._connection = self._connection, None
-                if broken is not None:
-                    with contextlib.suppress(DBAPIError, OSError):
-                        await broken.close()
+                with contextlib.suppress(DBAPIError, OSError):
+                    await line.close()
                 raise StoreUnavailableError(
                     f"The database did not answer ({type(error).__name__}); no turn was taken."
                 ) from error

@@ -27,7 +27,7 @@ from adk_memory_ext.three_way import merged
 
 if TYPE_CHECKING:
     from _collections_abc import dict_items, dict_values
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -111,13 +111,13 @@ class WatchedState(dict[str, Any]):
         """Returns the values of those keys of `delta` that several tools wrote."""
         return {key: self._peek(key) for key in self._merged if key in delta and key in self}
 
-    def saved(self, keys: Iterable[str]) -> None:
+    def saved(self, keys: Collection[str]) -> None:
         """Forgets what has become part of the log."""
-        for key in keys:
-            self._written.pop(key, None)
-            self._handed_out.pop(key, None)
-            self._lent.pop(key, None)
-            self._merged.discard(key)
+        for notes in (self._written, self._handed_out, self._lent):
+            if notes:
+                for key in keys:
+                    notes.pop(key, None)
+        self._merged.difference_update(keys)
 
     def reload(self, values: Mapping[str, Any]) -> None:
         """Replaces the content by what is stored; values of `temp:` keys stay."""

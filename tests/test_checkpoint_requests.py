@@ -130,6 +130,20 @@ async def test_the_part_makes_checkpoints_at_named_steps(sessions: DurableSessio
         assert state == await sessions.checkpoints.state(made[0].id)
 
 
+async def test_a_request_beside_a_direct_write_leaves_no_key(
+    sessions: DurableSessionService,
+) -> None:
+    """The request is taken out of the state, and what no delta held is kept."""
+    session = await sessions.create_session(**SESSION)
+    key = "temp:memext_checkpoint:a"
+    session.state["unsaved"] = 1
+    session.state.update({key: {"step": "a"}})
+    appended = await sessions.append_event(session, said("one", state={key: {"step": "a"}}))
+    assert appended.actions.state_delta == {"unsaved": 1}
+    assert session.state == {"unsaved": 1}
+    assert [point.step for point in await points(sessions)] == ["a"]
+
+
 async def test_without_the_event_there_is_no_checkpoint(sessions: DurableSessionService) -> None:
     """An append that is refused leaves no checkpoint, and a delivery twice makes one."""
     session = await sessions.create_session(**SESSION)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import logging
 import traceback
 from decimal import Decimal
@@ -13,15 +14,17 @@ from google.adk.events.event import Event
 from google.adk.events.event_actions import EventActions
 from google.adk.sessions.database_session_service import DatabaseSessionService
 from google.genai import types
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from adk_memory_ext.errors import ConfigurationError, CorruptRecordError, StateRejectedError
-from adk_memory_ext.json_values import MAX_DEPTH, Normaliser, exact_for_jsonb
+from adk_memory_ext.json_values import MAX_DEPTH, Normaliser, decode, exact_for_jsonb
 from adk_memory_ext.service import DurableSessionService
 from backends import OURS, OURS_MARIADB
 from conversation import answered, called, said, texts
 from tables import file_url, run
-from values import BAD, GOOD, NEVER, PYTHON, SECRET, Bad, Opaque, is_exactly, nested
+from values import BAD, GOOD, JSON, NEVER, PYTHON, SECRET, Bad, Opaque, is_exactly, nested
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -134,6 +137,28 @@ def test_a_long_key_is_cut_in_the_path() -> None:
     with pytest.raises(StateRejectedError) as caught:
         Normaliser().value({"x" * 1_000_000: b""}, "key")
     assert caught.value.key == f"key.{'x' * 64}…"
+
+
+@given(JSON | st.text() | st.floats(), st.booleans())
+def test_a_text_is_read_as_the_standard_library_reads_it(value: Any, escaped: bool) -> None:
+    """Also what only plain ADK stores: NaN, infinities, -0.0, lone surrogates."""
+    text = json.dumps([value], ensure_ascii=escaped)
+    assert is_exactly(decode(text), json.loads(text))
+
+
+@pytest.mark.parametrize("text", ["", "{", "{}x", "01", '"\\ud800', "\ufeff{}", "9" * 5_000])
+def test_a_text_that_is_none_is_an_error(text: str) -> None:
+    """The one of the standard library."""
+    with pytest.raises(ValueError, match=r"."):
+        json.loads(text)
+    with pytest.raises(ValueError, match=r"."):
+        decode(text)
+
+
+def test_nesting_that_only_plain_adk_stores_is_read() -> None:
+    """As deep as the standard library goes."""
+    text = "[" * 500 + "]" * 500
+    assert decode(text) == json.loads(text)
 
 
 @pytest.mark.parametrize(

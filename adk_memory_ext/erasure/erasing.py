@@ -386,8 +386,8 @@ class Erasure:
 
     async def close(self) -> None:
         """Ends the verification in the background; what is pending is noted in the database."""
-        if self._resuming is not None:
-            resuming, self._resuming = self._resuming, None
+        resuming, self._resuming = self._resuming, None
+        if resuming is not None and resuming.get_loop() is asyncio.get_running_loop():
             await asyncio.wait([resuming])
         await self._deletions.close()
 

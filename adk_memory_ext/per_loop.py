@@ -1,0 +1,67 @@
+"""What belongs to one event loop, such as a connection: one for each loop, gone when it ends."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable
+
+T = TypeVar("T")
+
+
+class PerLoop(Generic[T]):
+    """Makes a value for each event loop that asks for one, and closes it in that loop.
+
+    A network connection of asyncio works in the loop that opened it only, and `Runner.run` of ADK
+    starts a thread with a new loop at each call (google-adk 2.13.0). `asyncio.run` ends with
+    closing all asynchronous generators of its loop
+    (https://docs.python.org/3/library/asyncio-eventloop.html#asyncio.loop.shutdown_asyncgens), so
+    that one stands behind each value.
+
+    Args:
+        make: Makes a value; called in the running loop.
+        close: Closes one, in its own loop.
+    """
+
+    def __init__(self, make: Callable[[], T], close: Callable[[T], Awaitable[None]]) -> None:
+        self._make = make
+        self._close = close
+        self._values: dict[asyncio.AbstractEventLoop, tuple[T, AsyncGenerator[None]]] = {}
+
+    async def here(self) -> T:
+        """Returns the value of the running loop, which is made at the first call."""
+        loop = asyncio.get_running_loop()
+        known = self._values.get(loop)
+        if known is None:
+            self._forget_closed()
+            value = self._make()
+            known = self._values[loop] = value, self._until_closed(value)
+            await anext(known[1])  # from now on the loop knows of it
+        return known[0]
+
+    async def close(self) -> None:
+        """Closes the values of all loops that run; may be called twice."""
+        here = asyncio.get_running_loop()
+        for loop, (_value, closing) in [*self._values.items()]:
+            self._values.pop(loop, None)
+            if loop is here:
+                await closing.aclose()
+            elif loop.is_running():
+                ended = asyncio.run_coroutine_threadsafe(_close(closing), loop)
+                await asyncio.wrap_future(ended)
+
+    def _forget_closed(self) -> None:
+        for loop in [loop for loop in self._values if loop.is_closed()]:
+            del self._values[loop]
+
+    async def _until_closed(self, value: T) -> AsyncGenerator[None]:
+        try:
+            yield
+        finally:
+            await self._close(value)
+
+
+async def _close(closing: AsyncGenerator[None]) -> None:
+    await closing.aclose()
