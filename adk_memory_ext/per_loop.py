@@ -36,32 +36,38 @@ class PerLoop(Generic[T]):
         known = self._values.get(loop)
         if known is None:
             self._forget_closed()
-            value = self._make()
-            known = self._values[loop] = value, self._until_closed(value)
+            known = self._values[loop] = self._make(), self._until_loop_ends(loop)
             await anext(known[1])  # from now on the loop knows of it
         return known[0]
 
     async def close(self) -> None:
-        """Closes the values of all loops that run; may be called twice."""
+        """Closes the values of all loops that run; may be called again, also when cancelled."""
         here = asyncio.get_running_loop()
-        for loop, (_value, closing) in [*self._values.items()]:
-            self._values.pop(loop, None)
+        for loop in [*self._values]:
             if loop is here:
-                await closing.aclose()
+                await self._close_in(loop)
             elif loop.is_running():
-                ended = asyncio.run_coroutine_threadsafe(_close(closing), loop)
-                await asyncio.wrap_future(ended)
+                there = asyncio.run_coroutine_threadsafe(self._close_in(loop), loop)
+                await asyncio.wrap_future(there)
+
+    async def _close_in(self, loop: asyncio.AbstractEventLoop) -> None:
+        known = self._values.get(loop)
+        if known is not None:
+            await self._end(loop)
+            await known[1].aclose()
+
+    async def _until_loop_ends(self, loop: asyncio.AbstractEventLoop) -> AsyncGenerator[None]:
+        try:
+            yield
+        finally:
+            await self._end(loop)
+
+    async def _end(self, loop: asyncio.AbstractEventLoop) -> None:
+        known = self._values.get(loop)
+        if known is not None:
+            await self._close(known[0])
+            self._values.pop(loop, None)
 
     def _forget_closed(self) -> None:
         for loop in [loop for loop in self._values if loop.is_closed()]:
             del self._values[loop]
-
-    async def _until_closed(self, value: T) -> AsyncGenerator[None]:
-        try:
-            yield
-        finally:
-            await self._close(value)
-
-
-async def _close(closing: AsyncGenerator[None]) -> None:
-    await closing.aclose()
