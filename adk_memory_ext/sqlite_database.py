@@ -13,6 +13,7 @@ import sqlite3
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sqlalchemy import create_engine, event
@@ -108,6 +109,11 @@ class SqliteDatabase:
         event.listen(self._engine, "connect", self._on_connect)
         self._statements = compile_statements(self._engine.dialect)
         self._writes: queue.SimpleQueue[_Write | None] = queue.SimpleQueue()
+        self._gathered: dict[asyncio.AbstractEventLoop, list[_Write]] = {}
+        # Whether the last writes came together: then those of one round of a loop are handed over
+        # together, so that the thread does not take the first one alone and fight over the
+        # interpreter with those who prepare the others.
+        self._crowded = False
         self._lock = threading.Lock()
         self._writer: threading.Thread | None = None
         self._readers: Final = ThreadPoolExecutor(_READERS, "adk-memory-ext-reader")
@@ -151,10 +157,24 @@ class SqliteDatabase:
     ) -> asyncio.Future[T]:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
+        write = _Write(work, then, loop, future, in_transaction)
         with self._lock:
             self._start()
-            self._writes.put(_Write(work, then, loop, future, in_transaction))
+            gathered = self._gathered.get(loop)
+            if gathered is not None:
+                gathered.append(write)
+            elif self._crowded:
+                self._gathered[loop] = [write]
+                loop.call_soon(self._hand_over, loop)
+            else:
+                self._writes.put(write)
         return future
+
+    def _hand_over(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Gives the thread the writes of one round of an event loop, in their order."""
+        with self._lock:
+            for write in self._gathered.pop(loop, ()):
+                self._writes.put(write)
 
     async def read(self, work: Callable[[Transaction], T]) -> T:
         """Runs `work` over one moment of the database and returns its result."""
@@ -175,6 +195,9 @@ class SqliteDatabase:
         with self._lock:
             if not self._closed:
                 self._closed = True
+                for write in chain.from_iterable(self._gathered.values()):
+                    self._writes.put(write)
+                self._gathered.clear()
                 self._writes.put(None)
         if self._writer is not None:
             await asyncio.to_thread(self._writer.join)
@@ -240,6 +263,7 @@ class SqliteDatabase:
         batch, stop = self._next_batch()
         if not batch:
             return tx, stop
+        self._crowded = len(batch) > 1
         try:
             if tx is None:
                 tx = self._open()
