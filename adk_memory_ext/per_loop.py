@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
 T = TypeVar("T")
+
+PATIENCE_SECONDS: Final = 5.0
+"""How long a close waits for another event loop."""
 
 
 class PerLoop(Generic[T]):
@@ -41,14 +44,23 @@ class PerLoop(Generic[T]):
         return known[0]
 
     async def close(self) -> None:
-        """Closes the values of all loops that run; may be called again, also when cancelled."""
+        """Closes the values of all loops that run; may be called again, also when cancelled.
+
+        A loop that does not answer, because something blocks it or it is ending, is left to its
+        own end.
+        """
         here = asyncio.get_running_loop()
         for loop in [*self._values]:
             if loop is here:
                 await self._close_in(loop)
             elif loop.is_running():
-                there = asyncio.run_coroutine_threadsafe(self._close_in(loop), loop)
-                await asyncio.wrap_future(there)
+                closing = self._close_in(loop)
+                try:
+                    there = asyncio.run_coroutine_threadsafe(closing, loop)
+                except RuntimeError:  # it has just been closed
+                    closing.close()
+                else:
+                    await asyncio.wait({asyncio.wrap_future(there)}, timeout=PATIENCE_SECONDS)
 
     async def _close_in(self, loop: asyncio.AbstractEventLoop) -> None:
         known = self._values.get(loop)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from adk_memory_ext import per_loop
 from adk_memory_ext.per_loop import PerLoop
 
 if TYPE_CHECKING:
@@ -74,6 +75,29 @@ def test_closing_ends_those_of_other_loops_there(lines: PerLoop[Line]) -> None:
     asyncio.run(main())
     over.set()
     thread.join()
+
+
+def test_closing_leaves_a_blocked_loop_to_its_end(
+    lines: PerLoop[Line], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody waits for ever for who does not answer."""
+    monkeypatch.setattr(per_loop, "PATIENCE_SECONDS", 0.05)
+    ready, over = threading.Event(), threading.Event()
+
+    async def elsewhere() -> None:
+        await lines.here()
+        ready.set()
+        over.wait()  # blocks the loop
+
+    thread = threading.Thread(target=asyncio.run, args=(elsewhere(),))
+    thread.start()
+    ready.wait()
+    asyncio.run(lines.close())
+    (line,) = Line.made
+    assert not line.closed_in
+    over.set()
+    thread.join()
+    assert len(line.closed_in) == 1
 
 
 @pytest.mark.parametrize("ticks", range(6))
