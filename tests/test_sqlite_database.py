@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pytest
 from hypothesis import given
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from adk_memory_ext.statements import Transaction
 
 TASKS: Final = 32
-EACH: Final = 6
 PREPARING: Final = 0.000_5
 """Seconds; for all tasks longer than one thread keeps the interpreter to itself."""
 
@@ -38,34 +38,42 @@ def noting(done: list[int], number: int) -> Callable[[Transaction], None]:
 
 
 async def crowd(database: SqliteDatabase) -> None:
-    """Has writes come together, so that the next ones are handed over together."""
+    """Has writes come together, so that those of a round are handed over together from now on."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    def block(_tx: Transaction) -> None:
+        begun.set()
+        go_on.wait()
+
     async with asyncio.TaskGroup() as group:
+        group.create_task(database.write(block))
+        await asyncio.to_thread(begun.wait)
         for _ in range(4):
             group.create_task(database.write(lambda _tx: None))
+        await asyncio.sleep(0)  # they are asked for
+        go_on.set()
 
 
-async def test_writes_of_a_crowd_share_their_commits(tmp_path: Path) -> None:
-    """Tasks that go on together come again together: about one commit for each of their writes."""
+async def test_writes_of_a_crowd_begin_together(tmp_path: Path) -> None:
+    """None is taken while the tasks of a round still prepare theirs."""
     database = opened(tmp_path)
-    commits: list[str] = []
-
-    def watch(tx: Transaction) -> None:
-        driver: Any = tx.connection.connection.driver_connection
-        driver.set_trace_callback(lambda sql: commits.append(sql) if sql == "COMMIT" else None)
+    await crowd(database)
+    asked = 0
+    seen: list[int] = []
 
     async def write() -> None:
-        for _ in range(EACH):
-            ready = time.perf_counter() + PREPARING
-            while time.perf_counter() < ready:
-                pass
-            await database.write(lambda _tx: None)
+        nonlocal asked
+        ready = time.perf_counter() + PREPARING
+        while time.perf_counter() < ready:
+            pass
+        asked += 1
+        await database.write(lambda _tx: seen.append(asked))
 
-    await database.write(watch)
     async with asyncio.TaskGroup() as group:
         for _ in range(TASKS):
             group.create_task(write())
     await database.close()
-    assert EACH <= len(commits) <= 2 * EACH
+    assert seen == [TASKS] * TASKS
 
 
 @given(
