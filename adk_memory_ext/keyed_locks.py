@@ -54,12 +54,13 @@ class KeyedLocks(Generic[K]):
                     return
                 granted = waiting.popleft()
             try:
-                granted.get_loop().call_soon_threadsafe(_grant, granted)
+                granted.get_loop().call_soon_threadsafe(grant, granted)
             except RuntimeError:  # that loop was closed, and nobody waits there any more
                 continue
             return
 
 
-def _grant(granted: asyncio.Future[None]) -> None:
+def grant(granted: asyncio.Future[None]) -> None:
+    """Lets the one go on who waits for it, in its own event loop, and who may be gone by now."""
     if not granted.done():
         granted.set_result(None)

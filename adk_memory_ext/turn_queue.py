@@ -23,6 +23,7 @@ from adk_memory_ext.errors import (
     TurnHeldTooLongError,
     TurnNestedError,
 )
+from adk_memory_ext.keyed_locks import grant
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -190,8 +191,10 @@ class TurnQueue:
         if lock is not None:
             lock.release()
         if following is not None:
-            with contextlib.suppress(RuntimeError):  # its loop was closed
-                following.turn.loop.call_soon_threadsafe(_grant, following.granted)
+            try:
+                following.turn.loop.call_soon_threadsafe(grant, following.granted)
+            except RuntimeError:  # its loop was closed, and nobody waits there any more
+                self.release(following.turn)
 
     def forget(self, turn: Turn) -> None:
         """Releases the turn of an invocation that cannot append any more, also a refused one."""
@@ -205,8 +208,13 @@ class TurnQueue:
         return self._known.get((session, invocation_id))
 
     def holder(self, session: SessionId) -> Turn | None:
-        """Returns the turn of this process that runs, or that waits for another process."""
-        return self._holders.get(session)
+        """Returns the turn of this process that runs, or that waits for another process.
+
+        One whose event loop was closed has ended; nobody else would say so.
+        """
+        while (turn := self._holders.get(session)) is not None and turn.loop.is_closed():
+            self.release(turn)
+        return turn
 
     def admit(self, session: SessionId, invocation_id: str) -> Turn | None:
         """Notes an append and returns the turn that it belongs to, if any.
@@ -227,7 +235,7 @@ class TurnQueue:
     async def _take_here(self, turn: Turn, on_busy: OnBusy, deadline: float) -> None:
         """Queues behind the turns of this process."""
         with self._guard:
-            holder = self._holders.get(turn.session)
+            holder = self.holder(turn.session)
             if holder is None:
                 self._holders[turn.session] = turn
                 return
@@ -304,11 +312,6 @@ class TurnQueue:
             f" {turn.hold_limit.total_seconds():g} s and lost its turn; nothing was written."
         )
         self.release(turn)
-
-
-def _grant(granted: asyncio.Future[None]) -> None:
-    if not granted.done():
-        granted.set_result(None)
 
 
 def _busy(turn: Turn, seconds: float) -> TurnBusyError:

@@ -16,6 +16,7 @@ from google.adk.workflow import START, Workflow
 
 from adk_memory_ext import DurableSessionService, MemoryPlugin, TurnHeldTooLongError, Turns
 from adk_memory_ext.records import SessionId
+from adk_memory_ext.turn_queue import Turn, TurnQueue, wait
 from backends import count
 from conversation import texts
 from people import content, echo, log, running, say
@@ -225,6 +226,50 @@ async def test_who_is_cancelled_while_waiting_holds_up_nobody() -> None:
         assert [type(result).__name__ for result in results] == ["CancelledError", "list"] * 3
         said = texts(await log(sessions))
         assert [text for text in said if not text.startswith("echo")] == ["first", "1", "3", "5"]
+
+
+async def test_who_waits_in_a_loop_that_was_closed_holds_up_nobody() -> None:
+    """A loop may end without cancelling its tasks, as `run_until_complete` does."""
+    queue = TurnQueue()
+    first, last = Turn(SESSION, "first"), Turn(SESSION, "last")
+    await queue.take(first, wait())
+    elsewhere = asyncio.new_event_loop()
+
+    async def queue_up() -> asyncio.Task[None]:
+        task = asyncio.create_task(queue.take(Turn(SESSION, "gone"), wait()))
+        await ticks(2)
+        return task
+
+    left = await asyncio.to_thread(elsewhere.run_until_complete, queue_up())
+    waiting = asyncio.create_task(queue.take(last, wait()))
+    await ticks(2)
+    elsewhere.close()
+    queue.release(first)
+    async with asyncio.timeout(5):
+        await waiting
+    assert queue.holder(SESSION) is last
+    assert not left.done()
+    queue.release(last)
+
+
+async def test_a_turn_whose_loop_was_closed_has_ended() -> None:
+    """Its limit would never strike: the timer went with the loop."""
+    queue = TurnQueue()
+
+    async def begin() -> Turn:
+        turn = Turn(SESSION, "gone")
+        await queue.take(turn, wait())
+        return turn
+
+    elsewhere = asyncio.new_event_loop()
+    gone = await asyncio.to_thread(elsewhere.run_until_complete, begin())
+    assert queue.holder(SESSION) is gone
+    elsewhere.close()
+    turn = Turn(SESSION, "next")
+    await queue.take(turn, wait(timedelta(0)))
+    assert gone.released
+    assert queue.holder(SESSION) is turn
+    queue.release(turn)
 
 
 async def test_nothing_is_left_of_a_turn(tmp_path: Path) -> None:
