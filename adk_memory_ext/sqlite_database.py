@@ -114,6 +114,7 @@ class SqliteDatabase:
         # together, so that the thread does not take the first one alone and fight over the
         # interpreter with those who prepare the others.
         self._crowded = False
+        self._prepared = False  # once for all threads: looking takes a millisecond or more
         self._lock = threading.Lock()
         self._writer: threading.Thread | None = None
         self._readers: Final = ThreadPoolExecutor(_READERS, "adk-memory-ext-reader")
@@ -296,10 +297,11 @@ class SqliteDatabase:
         connection = self._engine.connect()
         try:
             tx = SqliteTransaction(connection, self._statements)
-            if not migrations.is_prepared(connection):
+            if not self._prepared and not migrations.is_prepared(connection):
                 tx.execute("BEGIN IMMEDIATE")
                 migrations.prepare(connection)
                 tx.execute("COMMIT")
+            self._prepared = True
         except BaseException:
             connection.close()
             raise
