@@ -50,8 +50,6 @@ def check_title(title: str) -> None:
 
 
 def _check(what: str, value: object, longest: int) -> None:
-    if isinstance(value, str) and 0 < len(value) <= longest and is_storable(value):
-        return
     if not isinstance(value, str):
         raise InvalidIdError(
             f"The {what} is of the type {type(value).__name__}; nothing was written."
@@ -63,6 +61,7 @@ def _check(what: str, value: object, longest: int) -> None:
             f"The {what} has {len(value):,} characters, and the tables hold {longest};"
             " nothing was written."
         )
-    raise InvalidIdError(
-        f"The {what} holds a NUL character or a lone surrogate; nothing was written."
-    )
+    if not is_storable(value):
+        raise InvalidIdError(
+            f"The {what} holds a NUL character or a lone surrogate; nothing was written."
+        )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from google.adk.sessions.session import Session
 from google.adk.sessions.state import State
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from adk_memory_ext.records import Revision, SessionId
     from adk_memory_ext.sql_events import Appended
     from adk_memory_ext.sql_store import LoadedSession
-
-
-_CONTAINERS: Final = frozenset({dict, list})
 
 
 class StoredSession(Session):
@@ -83,7 +80,7 @@ def commit(session: Session, event: Event, ready: ReadyEvent, appended: Appended
             session.state.pop(key, None)
         else:
             # A container of its own, so that a change of the state in place leaves the event alone.
-            values[key] = copy.deepcopy(value) if type(value) in _CONTAINERS else value
+            values[key] = copy.deepcopy(value) if isinstance(value, dict | list) else value
     dict.update(session.state, values)  # what is stored is nobody's unsaved write
     session.events.append(event)
     if appended.revision is not None:
