@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -35,10 +35,10 @@ class PerLoop(Generic[T]):
 
     async def here(self) -> T:
         """Returns the value of the running loop, which is made at the first call."""
+        self._forget_closed()
         loop = asyncio.get_running_loop()
         known = self._values.get(loop)
         if known is None:
-            self._forget_closed()
             known = self._values[loop] = self._make(), self._until_loop_ends(loop)
             await anext(known[1])  # from now on the loop knows of it
         return known[0]
@@ -81,5 +81,12 @@ class PerLoop(Generic[T]):
             self._values.pop(loop, None)
 
     def _forget_closed(self) -> None:
-        for loop in [loop for loop in self._values if loop.is_closed()]:
-            del self._values[loop]
+        """Lets go of what loops that ended without closing it have left, sockets and locks."""
+        for loop in [loop for loop in [*self._values] if loop.is_closed()]:
+            self._values.pop(loop, None)
+
+
+def of_this_loop(tasks: set[asyncio.Task[Any]]) -> set[asyncio.Task[Any]]:
+    """Returns those tasks that the running loop can wait for."""
+    loop = asyncio.get_running_loop()
+    return {task for task in tasks.copy() if task.get_loop() is loop}

@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from adk_memory_ext import migrations
 from adk_memory_ext.errors import CommitUnknownError, StoreError, StoreUnavailableError
 from adk_memory_ext.keyed_locks import KeyedLocks
-from adk_memory_ext.per_loop import PerLoop
+from adk_memory_ext.per_loop import PerLoop, of_this_loop
 from adk_memory_ext.statements import Transaction, compile_statements
 from adk_memory_ext.turn_locks import AdvisoryTurnLocks
 
@@ -115,20 +115,16 @@ class ServerDatabase:
 
     async def settle(self) -> None:
         """Returns when what was begun before has ended, also what cancelled callers left."""
-        if tasks := self._under_way():
+        if tasks := of_this_loop(self._tasks):
             await asyncio.wait(tasks)
 
     async def close(self) -> None:
         """Waits for what is under way and closes the connections. May be called twice."""
         self._closed = True
-        await self.settle()
+        while tasks := of_this_loop(self._tasks):  # one may begin another
+            await asyncio.wait(tasks)
         await self.turn_locks.close()
         await self._engines.close()
-
-    def _under_way(self) -> set[asyncio.Task[Any]]:
-        """Returns what was begun in this event loop; each ends with its own."""
-        loop = asyncio.get_running_loop()
-        return {task for task in self._tasks.copy() if task.get_loop() is loop}
 
     def _begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Starts the task of one operation."""

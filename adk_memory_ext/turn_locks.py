@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
 from adk_memory_ext.errors import StoreUnavailableError
-from adk_memory_ext.per_loop import PerLoop
+from adk_memory_ext.per_loop import PerLoop, of_this_loop
 
 if sys.platform != "win32":
     import fcntl
@@ -192,9 +192,8 @@ class AdvisoryTurnLocks:
     async def close(self) -> None:
         """Gives everything up by closing the connection."""
         self._closed = True
-        loop = asyncio.get_running_loop()
-        if here := {task for task in self._releases.copy() if task.get_loop() is loop}:
-            await asyncio.wait(here)
+        if releases := of_this_loop(self._releases):
+            await asyncio.wait(releases)
         await self._lines.close()
         await self._engine.dispose()
 
@@ -231,7 +230,9 @@ class AdvisoryTurnLock:
     def __init__(self, locks: AdvisoryTurnLocks, name: int | str) -> None:
         self._locks = locks
         self._name = name
+        self._loop = asyncio.get_running_loop()
 
     def release(self) -> None:
-        """Gives the lock up, a moment later."""
-        self._locks.release(self._name)
+        """Gives the lock up, a moment later; a loop that was closed takes it along."""
+        if not self._loop.is_closed():
+            self._locks.release(self._name)

@@ -124,13 +124,15 @@ def test_a_loop_that_ended_by_itself_is_not_kept(lines: PerLoop[Line]) -> None:
     """Whoever ends a loop without its generators leaves a value that nobody can close."""
     loop = asyncio.new_event_loop()
     loop.run_until_complete(lines.here())
-    loop.close()
     (left,) = Line.made
-    assert not left.closed_in
 
     async def main() -> None:
+        await lines.here()
+        assert len(lines._values) == 2
+        loop.close()
         await lines.here()
         assert len(lines._values) == 1
 
     asyncio.run(main())
+    assert not left.closed_in
     Line.made.remove(left)

@@ -13,9 +13,11 @@ from google.adk.agents.sequential_agent import SequentialAgent
 from google.adk.models.base_llm import BaseLlm
 from google.adk.models.llm_response import LlmResponse
 from google.adk.workflow import START, Workflow
+from sqlalchemy import make_url
 
 from adk_memory_ext import DurableSessionService, MemoryPlugin, TurnHeldTooLongError, Turns
 from adk_memory_ext.records import SessionId
+from adk_memory_ext.turn_locks import AdvisoryTurnLock, AdvisoryTurnLocks
 from adk_memory_ext.turn_queue import Turn, TurnQueue, wait
 from backends import count
 from conversation import texts
@@ -270,6 +272,23 @@ async def test_a_turn_whose_loop_was_closed_has_ended() -> None:
     assert gone.released
     assert queue.holder(SESSION) is turn
     queue.release(turn)
+
+
+async def test_a_lock_of_a_closed_loop_is_not_given_up_in_another() -> None:
+    """It ends with its connection; here it might be somebody else's by now."""
+    locks = AdvisoryTurnLocks(make_url("postgresql+asyncpg://nobody@127.0.0.1:1/none"), {})
+
+    async def taken() -> AdvisoryTurnLock:
+        return AdvisoryTurnLock(locks, 1)
+
+    elsewhere = asyncio.new_event_loop()
+    lock = await asyncio.to_thread(elsewhere.run_until_complete, taken())
+    elsewhere.close()
+    lock.release()
+    assert not locks._releases
+    (await taken()).release()
+    assert len(locks._releases) == 1
+    await locks.close()
 
 
 async def test_nothing_is_left_of_a_turn(tmp_path: Path) -> None:
